@@ -1,0 +1,84 @@
+"""What it is trained on: one device type and the hierarchy of links between the devices.
+
+Units: FLOP/s, bytes, bytes per second *per direction per device*, seconds, watts.
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLevel:
+    """One level of the interconnect, inner levels first.
+
+    A group of devices whose ranks all fall in one block of ``span`` consecutive devices talks over this level.
+    """
+
+    name: str
+    span: int
+    """Devices that one block of this level joins: 8 for a node, 72 for an NVL72 domain; the outermost spans all."""
+    bandwidth: float
+    """Nominal bytes per second, per direction, per device."""
+    latency: float
+    """Seconds for one message between two neighbours, software included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The physical constants of a device type that data sheets do not give; each is a share of a nominal figure.
+
+    Defaults are what untuned devices get; the catalogue's YAML gives fitted values with what they were fitted on.
+    ``paraplan calibrate`` writes an overlay of exactly these fields.
+    """
+
+    matmul: float = 0.80
+    """Achievable share of the peak FLOP/s for large matrix products."""
+    memory_bandwidth: float = 0.80
+    """Achievable share of the memory bandwidth."""
+    intra_link: float = 0.75
+    """Achievable share of the innermost link's bandwidth (bus bandwidth of large collectives)."""
+    inter_link: float = 0.80
+    """Achievable share of the outer links' bandwidth."""
+    launch_seconds: float = 4e-6
+    """Host and launch time of one kernel that nothing hides."""
+    overhead_bytes: float = 2.0 * 2**30
+    """Memory of the driver, libraries and communicators that no tensor accounts for."""
+    fragmentation: float = 0.04
+    """Share of the allocated memory that the allocator loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One accelerator as the scheduler sees it (one 910C die counts as one device)."""
+
+    name: str
+    vendor: str
+    peak_flops: Mapping[str, float]
+    """Dense peak per precision: keys ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8``, ``nvfp4`` where it has them."""
+    memory_bytes: float
+    memory_bandwidth: float
+    devices_per_node: int
+    levels: tuple[LinkLevel, ...]
+    aliases: tuple[str, ...] = ()
+    sm_count: int = 0
+    """Compute units that matrix-product tiles are dealt over (SMs, or AI cores)."""
+    l2_bytes: float = 0.0
+    power_watts: float = 0.0
+    price_per_hour: float = 0.0
+    """In US dollars; 0: unknown."""
+    efficiency: Efficiency = field(default_factory=Efficiency)
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Field name to where its value was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """Devices of one type and how they are joined."""
+
+    device: DeviceSpec
+    devices: int
+    memory_budget: float
+    """Bytes a device may use; at most ``device.memory_bytes``."""
+    levels: tuple[LinkLevel, ...]
+    """The device's levels, with the cluster's own network where the user gave it."""

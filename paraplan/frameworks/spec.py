@@ -1,0 +1,40 @@
+"""What a training framework does by default: data types, overlap, recompute modules. One YAML file each, beside this.
+
+A user overrides any field in the plan config under ``training.framework_options``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkSpec:
+    """Defaults of one framework; overlap fields are the share of that traffic the framework can hide under compute."""
+
+    name: str
+    parameter_bytes: int = 2
+    gradient_bytes: int = 4
+    """Bytes of an accumulated gradient element."""
+    gradient_reduce_bytes: int = 4
+    """Bytes of a gradient element on the wire."""
+    optimizer_bytes: int = 12
+    """Master weight and two moments, bytes a parameter, for Adam."""
+    overlap_gradient_reduce: float = 0.0
+    overlap_parameter_gather: float = 0.0
+    overlap_tensor: float = 0.0
+    overlap_context: float = 0.0
+    overlap_expert: float = 0.0
+    overlap_pipeline: float = 0.0
+    pipeline_exchange: Literal["overlapped", "batched"] = "overlapped"
+    select_modules: tuple[str, ...] = ("core_attention",)
+    """What the ``select`` recompute level drops and recomputes."""
+    comm_modules: tuple[str, ...] = ("norm",)
+    """What the ``comm`` recompute level drops: outputs that a collective plus a cheap operator restore."""
+    fused_loss: bool = True
+    """Cross entropy computed without a second fp32 copy of the logits."""
+    sequence_parallel: bool = True
+    """Whether tp > 1 turns on sequence parallelism unless told otherwise."""
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    uneven_stages: bool = True
+    """Whether stages may hold different numbers of layers."""
+    source: str = ""

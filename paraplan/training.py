@@ -1,0 +1,25 @@
+"""How it is trained: everything about a step that is neither the model, the cluster nor the layout."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "fp8-cs", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "nvfp4"]
+AttentionKernel = Literal["flash", "unfused"]
+Optimizer = Literal["adamw", "adam", "sgd", "muon"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpec:
+    """One optimizer step of ``global_batch`` sequences of ``sequence_length`` tokens."""
+
+    sequence_length: int
+    global_batch: int
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adamw"
+    attention_kernel: AttentionKernel = "flash"
+    fused_norm: bool = True
+    """Norms (and their fp32 intermediates) computed by one kernel, as Apex and Transformer Engine do."""
+    gradient_bytes: int | None = None
+    """Bytes of an accumulated gradient element; None: the framework's own."""
+    tokens: float | None = None
+    """Tokens to train on, for the time to train; None: not asked."""
