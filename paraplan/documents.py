@@ -1,0 +1,115 @@
+"""Reading YAML and JSON documents, and writing files whole, with errors that name the file and the line."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paraplan.errors import InputError
+
+
+class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that is given twice, which YAML's own loader silently overwrites."""
+
+
+def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    seen: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, (str, int, float, bool, type(None))):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+        seen[key] = loader.construct_object(value_node, deep=True)
+    return seen
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        InputError: it is missing, a folder, unreadable or not UTF-8 text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, a file is needed") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def parse(text: str, where: str) -> Any:
+    """The value of a YAML (or JSON) document.
+
+    Raises:
+        InputError: a syntax error, with its line.
+    """
+    if where.endswith(".json"):
+        try:
+            return json.loads(text, parse_constant=float)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}:{error.lineno}: JSON syntax: {error.msg}") from None
+        except RecursionError:
+            raise InputError(f"{where}: nested too deeply") from None
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from the safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise InputError(f"{where}{line}: YAML syntax: {problem}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{where}: YAML syntax: {error or 'nested too deeply'}") from None
+
+
+def read_document(path: Path) -> Any:
+    """The value in a YAML or JSON file."""
+    return parse(read_text(path), str(path))
+
+
+def read_mapping(path: Path) -> Mapping[str, Any]:
+    """The mapping in a YAML or JSON file.
+
+    Raises:
+        InputError: also where the document is something else.
+    """
+    value = read_document(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {type(value).__name__ if value is not None else 'nothing'} found, a mapping is needed")
+    return value
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write beside and rename, so that no reader ever sees half a file.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(beside).chmod(0o666 & ~umask)
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
