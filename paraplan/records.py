@@ -1,0 +1,68 @@
+"""From plain mappings to the frozen dataclasses of the package, checked by pydantic, errors as one line."""
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from paraplan.errors import InputError
+
+Record = TypeVar("Record")
+
+
+def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str = "") -> Record:
+    """A dataclass of type ``kind`` from ``values``.
+
+    Args:
+        kind: The dataclass; nested dataclasses are built from nested mappings.
+        values: Field name to value; unknown names are refused with a suggestion.
+        where: File, for messages.
+        prefix: Where in the file, e.g. ``training.``.
+
+    Raises:
+        InputError: unknown key, missing field, wrong type.
+    """
+    refuse_unknown(values, [field.name for field in fields(kind)], where, prefix)  # type: ignore[arg-type]
+    try:
+        return _adapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        raise InputError(f"{where}: {one_line(error, prefix)}") from None
+
+
+def refuse_unknown(values: Mapping[str, Any], known: Collection[str], where: str, prefix: str = "") -> None:
+    """Raise :class:`InputError` for the first key that is not ``known``, with the nearest that is."""
+    for key in values:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), list(known), 1, 0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(sorted(known))}"
+            raise InputError(f"{where}: {prefix}{key}: unknown key{hint}")
+
+
+def one_line(error: ValidationError, prefix: str = "") -> str:
+    """The first problem of a validation: field, value found, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    message = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "missing":
+        return f"{prefix}{name}: missing, a value is needed"
+    found = first["input"]
+    shown = repr(found) if len(repr(found)) < 60 else repr(found)[:57] + "..."
+    return f"{prefix}{name}: {shown} found, {message}"
+
+
+def finite(value: object) -> bool:
+    """Whether a number is neither infinite nor NaN; true for what is not a float."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@cache
+def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
+    return TypeAdapter(kind, config=None) if hasattr(kind, "__pydantic_config__") else TypeAdapter(kind)
+
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""For pydantic models of the package: no unknown keys, no NaN."""
