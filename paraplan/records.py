@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from paraplan.errors import InputError
 
@@ -61,8 +61,5 @@ def finite(value: object) -> bool:
 
 @cache
 def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
-    return TypeAdapter(kind, config=None) if hasattr(kind, "__pydantic_config__") else TypeAdapter(kind)
+    return TypeAdapter(kind)
 
-
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-"""For pydantic models of the package: no unknown keys, no NaN."""
