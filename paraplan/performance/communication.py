@@ -1,0 +1,88 @@
+"""Seconds of collectives: latency plus bytes over bandwidth, on a hierarchy of links.
+
+A ring moves ``(g - 1) / g`` of the payload past every rank; over the links between blocks it moves ``(m - 1) / m`` of
+it into each of the ``m`` blocks, through the network ports of the ``n`` ranks the group has there. The other ranks of
+the block belong to sister groups that communicate at the same time over their own ports, so ports are never shared
+twice. The slowest level decides (Chan et al. 2007, "Collective communication: theory, practice, and experience";
+NCCL's bus-bandwidth convention).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from paraplan.clusters.placement import FloatArray, Placement
+from paraplan.clusters.spec import ClusterSpec
+
+
+def all_gather(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
+    """Seconds to gather ``size`` bytes (the whole result) on every rank of the group; reduce-scatter costs the same."""
+    return _ring_seconds(cluster, group, np.asarray(size, dtype=np.float64)) + _latency(cluster, group)
+
+
+reduce_scatter = all_gather
+
+
+def all_reduce(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
+    """Seconds to sum ``size`` bytes over the group: a reduce-scatter and an all-gather, or a tree for small ones."""
+    return 2 * all_gather(cluster, group, size)
+
+
+def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
+    """Seconds in which every rank sends ``size`` bytes, spread evenly over the group's ranks.
+
+    What stays inside a block and what leaves it travel at the same time over different links.
+    """
+    payload = np.asarray(size, dtype=np.float64)
+    bandwidths, latencies = _links(cluster)
+    worst = np.zeros(np.broadcast_shapes(payload.shape, group.degree.shape))
+    before = np.ones_like(group.degree)
+    for i, bandwidth in enumerate(bandwidths):
+        # Ranks reached over this level: in the same block of level i, but not in the same of the level inside.
+        reached = np.maximum(group.inside[i] - before, 0)
+        worst = np.maximum(worst, payload * reached / group.degree / bandwidth)
+        before = group.inside[i]
+    steps = np.where(group.degree > 1, np.log2(np.maximum(group.degree, 2)), 0)
+    outer = group.inside[0] < group.degree
+    return worst + steps * np.where(outer, latencies[-1], latencies[0])
+
+
+def point_to_point(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
+    """Seconds to send ``size`` bytes to the next rank of the group, over the outermost link any pair needs."""
+    payload = np.asarray(size, dtype=np.float64)
+    bandwidths, latencies = _links(cluster)
+    bandwidth = np.full(group.degree.shape, bandwidths[0])
+    latency = np.full(group.degree.shape, latencies[0])
+    for i in range(1, len(bandwidths)):
+        crosses = group.inside[i - 1] < group.degree
+        bandwidth = np.where(crosses, bandwidths[i], bandwidth)
+        latency = np.where(crosses, latencies[i], latency)
+    return np.where(group.degree > 1, payload / bandwidth + latency, 0.0)
+
+
+def _links(cluster: ClusterSpec) -> tuple[list[float], list[float]]:
+    efficiency = cluster.device.efficiency
+    shares = [efficiency.intra_link] + [efficiency.inter_link] * (len(cluster.levels) - 1)
+    return (
+        [level.bandwidth * share for level, share in zip(cluster.levels, shares, strict=True)],
+        [level.latency for level in cluster.levels],
+    )
+
+
+def _ring_seconds(cluster: ClusterSpec, group: Placement, size: FloatArray) -> FloatArray:
+    bandwidths, _ = _links(cluster)
+    seconds = size * (group.degree - 1) / group.degree / bandwidths[0]
+    for i in range(1, len(bandwidths)):
+        blocks = np.ceil(group.inside[i] / group.inside[i - 1])
+        through = size * (blocks - 1) / blocks / (group.inside[i - 1] * bandwidths[i])
+        seconds = np.maximum(seconds, through)
+    return seconds
+
+
+def _latency(cluster: ClusterSpec, group: Placement) -> FloatArray:
+    """Steps of a ring inside the block, and of the shorter of ring and tree between blocks."""
+    _, latencies = _links(cluster)
+    total = (group.inside[0] - 1) * latencies[0]
+    for i in range(1, len(latencies)):
+        blocks = np.ceil(group.inside[i] / group.inside[i - 1])
+        total = total + np.minimum(blocks - 1, 2 * np.log2(np.maximum(blocks, 1))) * latencies[i]
+    return total
