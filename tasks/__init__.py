@@ -1,0 +1,1 @@
+"""Prefect tasks, one module per step of the plan: each calls the library and says what its result means."""
