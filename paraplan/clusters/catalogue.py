@@ -129,7 +129,7 @@ def _check(device: DeviceSpec, where: str) -> None:
     if device.devices_per_node < 1:
         raise InputError(f"{where}: devices_per_node: {device.devices_per_node} found, at least 1 is needed")
     efficiency = device.efficiency
-    for field in ("matmul", "memory_bandwidth", "intra_link", "inter_link"):
+    for field in ("matmul", "fp8", "fp4", "attention", "memory_bandwidth", "intra_link", "inter_link"):
         value = getattr(efficiency, field)
         if not 0 < value <= 1:
             raise InputError(f"{where}: efficiency.{field}: {value:g} found, a share of more than 0 and at most 1 is needed")

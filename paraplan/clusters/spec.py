@@ -34,6 +34,12 @@ class Efficiency:
 
     matmul: float = 0.80
     """Achievable share of the peak FLOP/s for large matrix products."""
+    fp8: float = 0.80
+    """What 8-bit products reach of :attr:`matmul`, scaling included."""
+    fp4: float = 0.60
+    """What 4-bit products reach of :attr:`matmul`, scaling included."""
+    attention: float = 0.60
+    """Share of the 16-bit peak that a flash attention kernel's forward reaches."""
     memory_bandwidth: float = 0.80
     """Achievable share of the memory bandwidth."""
     intra_link: float = 0.75

@@ -1,0 +1,143 @@
+"""Seconds of kernels on one device: matrix products by shape, attention, memory-bound operators.
+
+A product of ``m x k`` by ``k x n`` is cut in tiles that are dealt over the device's compute units in waves (NVIDIA,
+"Matrix multiplication background user's guide", tile and wave quantisation); libraries split the last wave along k,
+which takes back half of what whole waves would lose. The tile is the best of those that the libraries ship. Each
+tile pays a prologue along k. The result is held against the time its bytes need (roofline).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paraplan.clusters.spec import DeviceSpec
+from paraplan.training import Precision
+
+Array = npt.NDArray[np.float64]
+
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))
+"""Tile rows, columns, and the share of the large tile's rate that a smaller one reaches (operand reuse)."""
+
+PROLOGUE_K = 192
+"""Filling and draining a tile's pipeline costs as much as this many elements of k."""
+
+LAST_WAVE = 0.5
+"""Share of the last wave's idle units that splitting along k does not win back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Seconds of one linear layer, shape (U,)."""
+
+    forward: Array
+    input_gradient: Array
+    weight_gradient: Array
+
+    @property
+    def backward(self) -> Array:
+        return self.input_gradient + self.weight_gradient
+
+    def __add__(self, other: "Product") -> "Product":
+        return Product(
+            self.forward + other.forward,
+            self.input_gradient + other.input_gradient,
+            self.weight_gradient + other.weight_gradient,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What one device reaches in one precision."""
+
+    device: DeviceSpec
+    precision: Precision
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether linear layers run below 16 bits."""
+        return self.precision.startswith(("fp8", "mxfp8", "nvfp4"))
+
+    def peak(self, linear: bool) -> float:
+        """Achievable FLOP/s of large products: of linear layers, or of what stays in 16 bits (attention, head)."""
+        device, efficiency = self.device, self.device.efficiency
+        if linear and self.precision == "nvfp4" and "nvfp4" in device.peak_flops:
+            return device.peak_flops["nvfp4"] * efficiency.matmul * efficiency.fp4
+        if linear and self.low_precision and "fp8" in device.peak_flops:
+            return device.peak_flops["fp8"] * efficiency.matmul * efficiency.fp8
+        if self.precision == "fp32":
+            return device.peak_flops.get("tf32", device.peak_flops.get("fp32", 0.0)) * efficiency.matmul
+        half = device.peak_flops.get("fp16" if self.precision == "fp16" else "bf16") or device.peak_flops["fp16"]
+        return half * efficiency.matmul
+
+    def bytes_seconds(self, moved: npt.ArrayLike) -> Array:
+        """Seconds to move ``moved`` bytes to or from device memory."""
+        efficiency = self.device.efficiency
+        return np.asarray(moved, dtype=np.float64) / (self.device.memory_bandwidth * efficiency.memory_bandwidth)
+
+    def matmul(self, m: npt.ArrayLike, k: npt.ArrayLike, n: npt.ArrayLike, batch: npt.ArrayLike, linear: bool) -> Array:
+        """Seconds of ``batch`` products ``m x k`` by ``k x n`` in one (grouped) kernel."""
+        m, k, n, batch = (np.maximum(np.asarray(x, dtype=np.float64), 1.0) for x in (m, k, n, batch))
+        units = max(self.device.sm_count, 1)
+        best = None
+        for rows, columns, rate in TILES:
+            tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+            whole = np.ceil(tiles / units) * units
+            area = (LAST_WAVE * whole + (1 - LAST_WAVE) * tiles) * (rows * columns / rate)
+            best = area if best is None else np.minimum(best, area)
+        element = (1 if self.precision != "nvfp4" else 0.5) if linear and self.low_precision else 2
+        moved = (m * k + k * n) * batch * element + m * n * batch * 2
+        return (
+            np.maximum(2 * best * (k + PROLOGUE_K) / self.peak(linear), self.bytes_seconds(moved))
+            + self.device.efficiency.launch_seconds
+        )
+
+    def linear(
+        self, m: npt.ArrayLike, k: npt.ArrayLike, n: npt.ArrayLike, batch: npt.ArrayLike = 1.0, *, wide: bool = False
+    ) -> Product:
+        """A linear layer of ``m`` tokens from ``k`` to ``n`` features; ``wide`` keeps it in 16 bits (router, head).
+
+        Below 16 bits each operand is cast once per use (read 2 bytes, write 1 for the rows and 1 for the columns);
+        the weight gradient accumulates into a buffer of 4 bytes an element.
+        """
+        low = self.low_precision and not wide
+        m, k, n, batch = (np.asarray(x, dtype=np.float64) for x in (m, k, n, batch))
+        launch = self.device.efficiency.launch_seconds
+        cast_in = self.bytes_seconds(4 * m * k * batch) + launch if low else 0.0
+        cast_out = self.bytes_seconds(4 * m * n * batch) + launch if low else 0.0
+        return Product(
+            self.matmul(m, k, n, batch, not wide) + cast_in,
+            self.matmul(m, n, k, batch, not wide) + cast_out,
+            self.matmul(k, m, n, batch, not wide) + self.bytes_seconds(4 * k * n * batch),
+        )
+
+    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, flash: bool) -> tuple[Array, Array]:
+        """Forward and backward seconds of the attention core.
+
+        Args:
+            flops: Of the forward with the causal mask taken into account.
+            scores: Elements of the full score matrix, that a kernel without tiling computes and writes.
+            flash: A tiled kernel (FlashAttention-2, arXiv:2307.08691, section 3: the backward recomputes the scores,
+                2.5 times the forward's FLOPs); otherwise plain products over the full square with softmax, mask and
+                dropout passing over the scores in memory.
+        """
+        flops = np.asarray(flops, dtype=np.float64)
+        scores = np.asarray(scores, dtype=np.float64)
+        efficiency = self.device.efficiency
+        rate = self.peak(False) / efficiency.matmul
+        launch = efficiency.launch_seconds
+        if flash:
+            forward = flops / (rate * efficiency.attention) + launch
+            return forward, 2.5 * flops / (rate * efficiency.attention * FLASH_BACKWARD) + 2 * launch
+        products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS)
+        return (
+            products + self.bytes_seconds(17 * scores) + 5 * launch,
+            2 * products + self.bytes_seconds(21 * scores) + 6 * launch,
+        )
+
+
+FLASH_BACKWARD = 0.8
+"""Rate of the flash kernel's backward over its forward's (FlashAttention-2, figures 4 to 6)."""
+
+UNFUSED_PRODUCTS = 0.6
+"""Rate of batched products over one head's small dimensions, over that of large products."""
