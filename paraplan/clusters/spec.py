@@ -46,6 +46,8 @@ class Efficiency:
     """Achievable share of the innermost link's bandwidth (bus bandwidth of large collectives)."""
     inter_link: float = 0.80
     """Achievable share of the outer links' bandwidth."""
+    contention: float = 0.1
+    """Compute time lost per second of a collective that runs behind it."""
     launch_seconds: float = 4e-6
     """Host and launch time of one kernel that nothing hides."""
     overhead_bytes: float = 2.0 * 2**30

@@ -1,0 +1,382 @@
+"""A table of training runs, one row a run, turned into problems and layouts and answered row by row.
+
+The columns are those of ``benchmarks/data/runs.csv``. A blank cell, or a column that is not there, is unknown and
+takes what the framework would take; where published runs are tuned (micro-batch size, chunks a stage, recompute) the
+unknown takes the fastest value that fits.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from paraplan import memory, performance
+from paraplan.clusters import load_device, make_cluster
+from paraplan.documents import read_text, write_whole
+from paraplan.errors import InputError, ParaplanError
+from paraplan.frameworks import FrameworkSpec, load_framework
+from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.models.catalogue import load_model, model_names
+from paraplan.models.spec import Experts, LayerGroup, ModelSpec
+from paraplan.performance.metrics import model_flops_per_token
+from paraplan.problem import Problem
+from paraplan.training import TrainingSpec
+
+OUTPUT_COLUMNS = (
+    "id",
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "tflops_per_device",
+    "mfu",
+    "peak_memory_gib",
+    "fits",
+    "error",
+)
+
+_FRAMEWORKS = (
+    ("torchtitan", "torchtitan"),
+    ("llm-foundry", "llm-foundry"),
+    ("mosaic", "llm-foundry"),
+    ("mindspeed", "mindspeed"),
+    ("mindformers", "mindformers"),
+    ("mindspore", "mindformers"),
+    ("hyperparallel", "hyperparallel"),
+    ("megatron-bridge", "nemo"),
+    ("nemo", "nemo"),
+    ("dgxc", "nemo"),
+    ("bigscience", "deepspeed"),
+    ("vtrain", "deepspeed"),
+    ("deepspeed", "deepspeed"),
+)
+"""Words in a row's ``framework`` or ``source`` that tell which framework ran it; otherwise Megatron-LM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: the problem, and the layouts that its unknowns leave open."""
+
+    problem: Problem
+    layouts: Layouts
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The prediction for one row; numbers are NaN where ``error`` says why."""
+
+    step_time: float
+    peak_memory: float
+    """Bytes."""
+    fits: bool
+    error: str
+    problem: Problem | None = None
+    layout: Layouts | None = None
+
+
+def estimate_table(path: Path, output: Path) -> tuple[int, int]:
+    """Answer every row of ``path`` and write ``output``; returns the rows answered and the rows refused.
+
+    Raises:
+        InputError: the table cannot be read, or has no ``id`` column.
+    """
+    rows = read_rows(path)
+    answers = [answer(row) for row in rows]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(OUTPUT_COLUMNS)
+    for row, found in zip(rows, answers, strict=True):
+        writer.writerow([row["id"], *_cells(found)])
+    write_whole(output, stream.getvalue())
+    refused = sum(bool(found.error) for found in answers)
+    return len(rows) - refused, refused
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The table's rows; every row has an ``id``."""
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path)), restkey="beyond the header", restval="")
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"{path}: not a CSV table ({error})") from None
+    if reader.fieldnames is None or "id" not in reader.fieldnames:
+        raise InputError(f"{path}: column id: missing, a header with id, model, hardware, … is needed")
+    for row in rows:
+        row.pop("beyond the header", None)  # type: ignore[call-overload]
+    return rows
+
+
+def answer(cells: Mapping[str, str]) -> Answer:
+    """Predict one row; a row that cannot be predicted says why."""
+    try:
+        row = read_row(cells)
+        table = memory.estimate(row.problem, row.layouts)
+        seconds = performance.step_times(row.problem, row.layouts)
+    except ParaplanError as error:
+        return Answer(math.nan, math.nan, False, str(error))
+    budget = row.problem.cluster.memory_budget
+    fitting = table.peak_N <= budget
+    # The fastest of what fits; where nothing does, the smallest.
+    chosen = int(np.argmin(np.where(fitting, seconds, np.inf)) if fitting.any() else np.argmin(table.peak_N))
+    return Answer(
+        float(seconds[chosen]),
+        float(table.peak_N[chosen]),
+        bool(fitting[chosen]),
+        "",
+        row.problem,
+        row.layouts.take(np.array([chosen])),
+    )
+
+
+def read_row(cells: Mapping[str, str]) -> Row:
+    """The problem and layouts of one row.
+
+    Raises:
+        InputError: names the column, what was found and what is needed.
+    """
+    framework = framework_of(cells)
+    device = load_device(_text(cells, "hardware", needed=True))
+    nic = _number(cells, "nic_gb_per_s_per_device")
+    tp, pp, cp, ep = (_count(cells, name, 1) for name in ("tp", "pp", "cp", "ep"))
+    dp = _count(cells, "dp", 0)
+    devices = _count(cells, "num_devices", dp * tp * pp * cp)
+    if dp == 0:
+        dp = devices // (tp * pp * cp)
+    if dp < 1 or dp * tp * pp * cp != devices:
+        raise InputError(f"num_devices: {devices} found, dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} is needed")
+    model = model_of(cells)
+    sequence = _count(cells, "seq_len", 0) or model.max_positions
+    if not sequence:
+        raise InputError("seq_len: missing, a number of tokens is needed")
+    batch = _count(cells, "global_batch", 0)
+    if not batch:
+        raise InputError("global_batch: missing, a number of sequences is needed")
+    if dp > batch:
+        raise InputError(f"global_batch: {batch} found, at least one sequence for each of the {dp} replicas is needed")
+    if model.experts and (model.experts.count % ep or (dp * cp * tp) % ep):
+        raise InputError(f"ep: {ep} found, a divisor of {model.experts.count} experts and of dp·cp·tp is needed")
+    training = TrainingSpec(
+        sequence,
+        batch,
+        _precision(cells, device.peak_flops),
+        attention_kernel="unfused" if "unfused" in _text(cells, "attention", "").lower() else "flash",
+        fused_norm=_text(cells, "fused_rms_norm", "yes").lower() != "no",
+    )
+    cluster = make_cluster(device, devices, nic * 1e9 if nic else None)
+    problem = Problem(model, cluster, training, framework)
+    return Row(problem, _layouts(cells, problem, dp, tp, pp, cp, ep))
+
+
+def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layouts:
+    model, batch = problem.model, problem.training.global_batch
+    schedule, name = _text(cells, "schedule", "").lower(), _schedule(cells, pp)
+    stage = _count(cells, "zero_stage", 3 if "fsdp" in schedule else 1, least=0)
+    etp = _count(cells, "etp", 0)
+    if not etp:
+        etp = tp if ep == 1 or (problem.framework.name != "nemo" and dp * cp % ep == 0) else 1
+    sp_text = _text(cells, "sp", "").lower()
+    sp = (sp_text in ("yes", "true", "1")) if sp_text else (tp > 1 and problem.framework.sequence_parallel)
+    vpp = _count(cells, "vpp", 0)
+    if vpp:
+        chunks = [vpp]
+    elif name == "interleaved":
+        chunks = [v for v in range(2, 13) if model.layers % (pp * v) == 0] or [2]
+    else:
+        chunks = [2 if name == "zb-v" else 1]
+    size = _count(cells, "micro_batch", 0)
+    sizes = [size] if size else ([b for b in (1, 2, 4, 8) if batch % (dp * b) == 0] or [1])
+    rows = []
+    for v in chunks:
+        for b in sizes:
+            for level in _recompute(cells):
+                rows.append(
+                    {
+                        "dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": etp, "pp": pp, "vpp": v, "mbs": b,
+                        "mb": max(1, round(batch / (dp * b))),
+                        "sp": int(sp),
+                        "zero_stage": stage,
+                        "op": dp * cp if stage else 1,
+                        "recompute": RECOMPUTE.index(level),
+                        "schedule": SCHEDULES.index(name if v > 1 or name not in ("interleaved",) else "1f1b"),
+                    }
+                )  # fmt: skip
+    return Layouts.of(rows)
+
+
+def _schedule(cells: Mapping[str, str], pp: int) -> str:
+    text = _text(cells, "schedule", "").lower()
+    if pp == 1:
+        return "1f1b"
+    for word, name in (
+        ("zb-2p", "zb-h2"),
+        ("zb-1p", "zb-h1"),
+        ("zb-h2", "zb-h2"),
+        ("zb-h1", "zb-h1"),
+        ("zb-v", "zb-v"),
+        ("dualpipe", "dualpipe-v"),
+        ("interleaved", "interleaved"),
+        ("1f1b-i", "interleaved"),
+        ("afab", "gpipe"),
+        ("gpipe", "gpipe"),
+    ):
+        if word in text:
+            return name
+    vpp = _count(cells, "vpp", 1)
+    return "interleaved" if vpp > 1 else "1f1b"
+
+
+def _recompute(cells: Mapping[str, str]) -> list[str]:
+    text = _text(cells, "recompute", "").lower()
+    if not text:
+        return ["none", "select", "full"]
+    for word, level in (("none", "none"), ("no", "none"), ("full", "full"), ("select", "select")):
+        if text.startswith(word):
+            return [level]
+    raise InputError(f"recompute: {text!r} found, none, selective… or full is needed")
+
+
+def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
+    """The framework of a row, from its ``framework`` or its ``source``; on Ascend devices MindSpeed by default."""
+    named = _text(cells, "framework", "")
+    text = f"{named} {_text(cells, 'source', '')} {_text(cells, 'source_key', '')}".lower()
+    for word, name in _FRAMEWORKS:
+        if word in text:
+            return load_framework(name)
+    return load_framework("mindspeed" if "ascend" in _text(cells, "hardware", "").lower() else "megatron")
+
+
+def model_of(cells: Mapping[str, str]) -> ModelSpec:
+    """The model of a row: its published config where the name is known, else its columns, which win where both are."""
+    name = _text(cells, "model", "")
+    layers = _count(cells, "layers", 0)
+    experts = _count(cells, "experts", 0)
+    published = _published(name)
+    if published is not None and bool(published.experts) == bool(experts):
+        hidden = _count(cells, "hidden", published.hidden)
+        if hidden == published.hidden:
+            vocab = _count(cells, "vocab", published.vocab)
+            heads = _count(cells, "kv_heads", published.kv_heads)
+            return _with_layers(
+                replace(published, vocab=vocab, kv_heads=published.kv_heads if published.latent else heads),
+                layers or published.layers,
+            )
+    if not layers:
+        raise InputError(f"layers: missing, and {name or 'the model'} is not a shipped model")
+    hidden, heads = _count(cells, "hidden", 0), _count(cells, "heads", 0)
+    if not hidden or not heads:
+        raise InputError("hidden, heads: missing, positive numbers are needed")
+    width = _count(cells, "ffn_hidden", 4 * hidden)
+    # A feed-forward of four times the width has no gate in every published family but Gemma and Aquila.
+    lower = name.lower()
+    gated = width != 4 * hidden or any(word in lower for word in ("aquila", "gemma", "llama", "mistral"))
+    if any(word in lower for word in ("gemma", "nemotron")):
+        gated = "gemma" in lower
+    key_value = _count(cells, "kv_heads", heads)
+    return ModelSpec(
+        name=name or "unnamed",
+        model_type="table",
+        hidden=hidden,
+        heads=heads,
+        kv_heads=key_value,
+        head_dim=_count(cells, "head_dim", 256 if "gemma" in lower else max(1, hidden // heads)),
+        ffn_hidden=0 if experts else width,
+        vocab=_count(cells, "vocab", 32000 if gated else 51200),
+        groups=(LayerGroup("moe" if experts else "dense", layers),),
+        gated=gated,
+        norm="rmsnorm" if gated else "layernorm",
+        mlp_bias=not gated,
+        learned_positions=0 if gated or "bloom" in lower else _count(cells, "seq_len", 2048),
+        tied_embeddings=not gated,
+        experts=Experts(experts, _count(cells, "topk", 2), width) if experts else None,
+    )
+
+
+def _with_layers(model: ModelSpec, layers: int) -> ModelSpec:
+    """The model cut or stretched to ``layers``, the front kept."""
+    groups: list[LayerGroup] = []
+    left = layers
+    for group in model.groups:
+        if left:
+            groups.append(LayerGroup(group.kind, min(group.count, left)))
+            left -= groups[-1].count
+    if left:
+        groups[-1] = LayerGroup(groups[-1].kind, groups[-1].count + left)
+    return replace(model, groups=tuple(groups), mtp_layers=model.mtp_layers if layers == model.layers else 0)
+
+
+@cache
+def _published(name: str) -> ModelSpec | None:
+    """The shipped model that a row's name means: ``Qwen3_235B-A22B`` is ``qwen3-235b-a22b``."""
+    key = _letters(name)
+    best = ""
+    for known in model_names():
+        short = _letters(known)
+        if key and (key.startswith(short) or (len(key) >= 8 and short.startswith(key))) and len(known) > len(best):
+            best = known
+    return load_model(best) if best else None
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum()).replace("llama31", "llama3")
+
+
+def _precision(cells: Mapping[str, str], peaks: Mapping[str, float]) -> str:  # type: ignore[return]
+    text = _text(cells, "precision", "").lower()
+    if not text:
+        return "bf16" if "bf16" in peaks else "fp16"
+    for word, name in (
+        ("nvfp4", "nvfp4"), ("fp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8-mx", "mxfp8"), ("fp8-row", "fp8-rowwise"),
+        ("fp8-tensor", "fp8-tensorwise"), ("fp8-cs", "fp8-cs"), ("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"),
+        ("fp32", "fp32"), ("tf32", "fp32"),
+    ):  # fmt: skip
+        if word in text:
+            return name
+    raise InputError(f"precision: {text!r} found, fp32, fp16, bf16, fp8…, mxfp8 or nvfp4 is needed")
+
+
+def _text(cells: Mapping[str, str], name: str, default: str = "", *, needed: bool = False) -> str:
+    value = (cells.get(name) or "").strip()
+    if not value and needed:
+        raise InputError(f"{name}: missing, a value is needed")
+    return value or default
+
+
+def _number(cells: Mapping[str, str], name: str) -> float | None:
+    text = _text(cells, name)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{name}: {text!r} found, a number is needed") from None
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{name}: {text!r} found, a finite number of at least 0 is needed")
+    return value
+
+
+def _count(cells: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    value = _number(cells, name)
+    if value is None:
+        return default
+    if value != int(value) or value < least:
+        raise InputError(f"{name}: {value:g} found, a whole number of at least {least} is needed")
+    return int(value)
+
+
+def _cells(found: Answer) -> list[str]:
+    if found.error or found.problem is None:
+        return ["", "", "", "", "", "", found.error]
+    problem, step = found.problem, np.array([found.step_time])
+    tokens = float(performance.tokens_per_second_per_device(problem, step)[0])
+    return [
+        f"{found.step_time:.6g}",
+        f"{tokens:.6g}",
+        f"{tokens * model_flops_per_token(problem) / 1e12:.5g}",
+        f"{float(performance.mfu(problem, step)[0]):.4f}",
+        f"{found.peak_memory / 2**30:.5g}",
+        "yes" if found.fits else "no",
+        "",
+    ]

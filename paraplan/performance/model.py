@@ -1,0 +1,272 @@
+"""The time of one training step: layers, pipeline, data parallelism and optimizer put together."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from paraplan.clusters.placement import place
+from paraplan.layer_kinds import KINDS, front_dense, on_stage
+from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.performance import communication
+from paraplan.performance.compute import Array
+from paraplan.performance.data_parallel import DataParallel, data_parallel
+from paraplan.performance.layers import LayerCosts, layer_costs
+from paraplan.problem import Problem
+
+COMPONENTS = (
+    "compute",
+    "recompute",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "pp_comm",
+    "dp_comm",
+    "bubble",
+    "optimizer",
+    "overhead",
+)
+
+FILL = {
+    "1f1b": 1.0,
+    "gpipe": 1.0,
+    "interleaved": 1.0,
+    "interleaved-less-memory": 1.0,
+    "seq1f1b": 0.5,
+    "zb-h1": 1 / 3,
+    "zb-h2": 0.0,
+    "zb-v": 0.0,
+    "dualpipe-v": 1 / 6,
+}
+"""Pipeline fill and drain, in units of (pp − 1) average stage times (interleaving divides by vpp): 1F1B (Narayanan et
+al., arXiv:2104.04473, section 2.2); zero-bubble with equal forward, input- and weight-gradient times (Qi et al.,
+arXiv:2401.10241, table 2, and arXiv:2405.15362, table 1); Seq1F1B with two splits."""
+
+
+@dataclass(frozen=True)
+class TimeTable:
+    """Seconds of one step for ``N`` layouts."""
+
+    step_time_N: Array
+    components: dict[str, Array]
+    """Name (:data:`COMPONENTS`) to seconds that nothing hides, shape (N,); they sum to the step."""
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """What the balancer and the simulator take: one micro-batch through one layer of each of :data:`KINDS`.
+
+    Kinds that the model lacks take no time.
+    """
+
+    forward_NK: Array
+    backward_NK: Array
+    recompute_NKR: Array
+    """Extra backward seconds under each of :data:`paraplan.layouts.RECOMPUTE`."""
+    p2p_N: Array
+    """Seconds of one send between neighbouring stages."""
+    outside_N: Array
+    """Seconds of a step outside the pipeline: unhidden data-parallel communication, optimizer, overhead."""
+
+
+def estimate(problem: Problem, layouts: Layouts) -> TimeTable:
+    """Predict the step of every layout, and where its time goes."""
+    return _Step(problem, layouts).table()
+
+
+def step_times(problem: Problem, layouts: Layouts) -> Array:
+    """Only :attr:`TimeTable.step_time_N`, in less time."""
+    return _Step(problem, layouts).seconds
+
+
+def layer_times(problem: Problem, layouts: Layouts) -> LayerTimes:
+    """Times of single layers, for balancing and simulation."""
+    step = _Step(problem, layouts)
+    inverse = step.costs.combinations.inverse_N
+    shape = (len(layouts), len(KINDS))
+    forward, backward = np.zeros(shape), np.zeros(shape)
+    recompute = np.zeros((*shape, len(RECOMPUTE)))
+    for k, kind in enumerate(KINDS):
+        cost = step.costs.kinds.get(kind)
+        if cost is None:
+            continue
+        forward[:, k] = cost.forward.total[inverse]
+        backward[:, k] = cost.backward.total[inverse]
+        for r, part in enumerate(cost.recompute):
+            recompute[:, k, r] = part.total[inverse]
+    return LayerTimes(forward, backward, recompute, step.p2p, step.outside)
+
+
+class _Step:
+    """One pass over ``N`` layouts; what only the breakdown needs is computed when it is asked for."""
+
+    def __init__(self, problem: Problem, layouts: Layouts) -> None:
+        self.problem = problem
+        self.layouts = layouts
+        self.costs: LayerCosts = layer_costs(problem, layouts)
+        self.inverse = self.costs.combinations.inverse_N
+
+    @cached_property
+    def recomputed_share(self) -> Array | float:
+        """Share of the layers that recompute."""
+        chosen = self.layouts.recompute_layers
+        if not (chosen >= 0).any():
+            return 1.0
+        held = self.problem.model.layers / (self.layouts.pp * self.layouts.vpp)
+        return np.where(chosen < 0, 1.0, np.minimum(1.0, chosen / held))
+
+    def _gathered(self, kind: str, field: str) -> tuple[Array, Array]:
+        """Forward plus backward, and recompute, of one kind: seconds of ``field`` ("total" or a part's), shape (N,)."""
+        cost = self.costs.kinds[kind]
+        work = getattr(cost.forward, field) + getattr(cost.backward, field)
+        levels = np.stack([getattr(part, field) for part in cost.recompute], axis=1)
+        chosen = levels.reshape(-1)[self.inverse * len(RECOMPUTE) + self.layouts.recompute]
+        return work[self.inverse], chosen * self.recomputed_share
+
+    @cached_property
+    def layer(self) -> dict[str, Array]:
+        """Seconds of one micro-batch through a layer of each kind, recompute included."""
+        return {kind: sum(self._gathered(kind, "total")) for kind in self.costs.kinds}  # type: ignore[misc]
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """What the first and the last stage do besides their layers."""
+        tail = self.layer["head"]
+        if "mtp" in self.layer:
+            tail = tail + self.problem.model.mtp_layers * self.layer["mtp"]
+        return self.layer["embedding"], tail
+
+    @cached_property
+    def all_layers(self) -> Array:
+        """One micro-batch through the whole model."""
+        dense = front_dense(self.problem.model)
+        total = self.ends[0] + self.ends[1]
+        for kind, count in (("dense", dense), ("moe", self.problem.model.layers - dense)):
+            if count:
+                total = total + count * self.layer[kind]
+        return total
+
+    @cached_property
+    def slowest_stage(self) -> Array:
+        """One micro-batch on the slowest stage.
+
+        The first stages hold the dense layers, the last but one the most layers, the first and last the ends: the
+        slowest is among these four.
+        """
+        layouts, (first, last) = self.layouts, self.ends
+        pp = layouts.pp
+        slowest = np.zeros(len(layouts))
+        for stage in (np.zeros_like(pp), np.minimum(1, pp - 1), np.maximum(pp - 2, 0), pp - 1):
+            held = on_stage(self.problem.model, layouts, stage)
+            seconds = np.where(stage == 0, first, 0.0) + np.where(stage == pp - 1, last, 0.0)
+            for kind, count in (("dense", held.dense), ("moe", held.moe)):
+                if kind in self.layer:
+                    seconds = seconds + count * self.layer[kind]
+            slowest = np.maximum(slowest, seconds)
+        return slowest
+
+    @cached_property
+    def fill(self) -> Array:
+        """Fill and drain of the pipeline."""
+        shares = np.array([FILL[name] for name in SCHEDULES])[self.layouts.schedule]
+        pp = self.layouts.pp
+        return (pp - 1) / pp * self.all_layers * shares / self.layouts.vpp
+
+    @cached_property
+    def p2p(self) -> Array:
+        """One send between neighbouring stages."""
+        layouts = self.layouts
+        group = place(self.problem.cluster.levels, layouts.pp, layouts.dp * layouts.cp * layouts.tp)
+        return communication.point_to_point(
+            self.problem.cluster, group, self.costs.boundary_bytes_U[self.inverse]
+        )
+
+    @cached_property
+    def sends(self) -> Array:
+        """Sends that nothing hides: through the empty pipeline and back, and in the steady phase."""
+        layouts = self.layouts
+        shown = 1 - self.problem.framework.overlap_pipeline
+        return 2 * self.p2p * ((layouts.pp - 1) + layouts.mb * layouts.vpp * shown)
+
+    @cached_property
+    def parallel(self) -> DataParallel:
+        return data_parallel(self.problem, self.layouts)
+
+    @cached_property
+    def data_parallel_seconds(self) -> Array:
+        """Reduction and gathering that the passes do not hide.
+
+        With ZeRO 0 to 2 the gradients travel behind the backward of the last micro-batch and the parameters behind
+        the forward of the first; the last bucket has nothing left to hide behind. With ZeRO 3 every micro-batch
+        gathers before both passes and scatters after its backward, one layer ahead.
+        """
+        layouts, framework = self.layouts, self.problem.framework
+        held = np.maximum(self.problem.model.layers / layouts.pp, 1.0)
+        forward, backward = self._pass_seconds()
+        reduce, gather = self.parallel.reduce, self.parallel.gather
+
+        def shown(seconds: Array, hidden: float, window: Array) -> Array:
+            if hidden == 0:
+                return seconds
+            return np.maximum(seconds / held, seconds - hidden * window)
+
+        once = shown(reduce, framework.overlap_gradient_reduce, backward) + np.where(
+            layouts.zero_stage >= 1, shown(gather, framework.overlap_parameter_gather, forward), 0.0
+        )
+        if not (layouts.zero_stage == 3).any():
+            return once
+        ahead = max(framework.overlap_parameter_gather, ZERO3_PREFETCH)
+        every = layouts.mb * (shown(gather, ahead, forward) + shown(gather + reduce, ahead, backward))
+        return np.where(layouts.zero_stage == 3, every, once)
+
+    def _pass_seconds(self) -> tuple[Array, Array]:
+        """Forward and backward of one micro-batch on an average stage, as far as they hide communication."""
+        model = self.problem.model
+        dense = front_dense(model)
+        forward, backward = 0.0, 0.0
+        for kind, count in (("dense", dense), ("moe", model.layers - dense)):
+            if count:
+                cost = self.costs.kinds[kind]
+                forward = forward + count * (cost.forward.compute + cost.forward.tp)
+                backward = backward + count * (cost.backward.compute + cost.backward.tp)
+        pp = self.layouts.pp
+        return np.asarray(forward)[self.inverse] / pp, np.asarray(backward)[self.inverse] / pp
+
+    @cached_property
+    def contention(self) -> Array:
+        """Compute slowed by the collectives that run behind it, which take compute units and memory bandwidth."""
+        share = self.problem.cluster.device.efficiency.contention
+        moved = self.parallel.reduce + np.where(self.layouts.zero_stage >= 1, self.parallel.gather, 0.0)
+        every = self.layouts.mb * (self.parallel.reduce + 2 * self.parallel.gather)
+        return share * np.where(self.layouts.zero_stage == 3, every, moved)
+
+    @cached_property
+    def outside(self) -> Array:
+        return self.data_parallel_seconds + self.parallel.optimizer + self.contention
+
+    @cached_property
+    def seconds(self) -> Array:
+        return self.layouts.mb * self.slowest_stage + self.fill + self.sends + self.outside
+
+    def table(self) -> TimeTable:
+        """The step split up; the work shown is an average stage's, what the slowest adds is bubble."""
+        model, layouts = self.problem.model, self.layouts
+        dense = front_dense(model)
+        counts = {"embedding": 1, "dense": dense, "moe": model.layers - dense, "mtp": model.mtp_layers, "head": 1}
+        passes = layouts.mb / layouts.pp
+        parts = dict.fromkeys(COMPONENTS, np.zeros(len(layouts)))
+        for name, field in (("compute", "compute"), ("tp_comm", "tp"), ("cp_comm", "cp"), ("ep_comm", "ep")):
+            for kind in self.costs.kinds:
+                work, again = self._gathered(kind, field)
+                parts[name] = parts[name] + passes * counts[kind] * work
+                parts["recompute"] = parts["recompute"] + passes * counts[kind] * again
+        parts["pp_comm"] = self.sends
+        parts["dp_comm"] = self.data_parallel_seconds
+        parts["bubble"] = layouts.mb * (self.slowest_stage - self.all_layers / layouts.pp) + self.fill
+        parts["optimizer"] = self.parallel.optimizer
+        parts["overhead"] = self.contention
+        return TimeTable(self.seconds, parts)
+
+
+ZERO3_PREFETCH = 0.5
+"""Share of the computation that hides ZeRO-3 traffic even where the framework does nothing beyond prefetching."""
