@@ -4,6 +4,7 @@ Prefect reads its settings from environment variables while it is imported, so t
 first ``import prefect``: :mod:`flows` calls :func:`prepare` when it is imported. What the user has set wins.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def defaults() -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Set the defaults that the user has not set."""
+    """Set the defaults that the user has not set, and make the home, which Prefect makes only one level deep."""
     for name, value in defaults().items():
         os.environ.setdefault(name, value)
+    with contextlib.suppress(OSError):
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)

@@ -146,6 +146,9 @@ def wait_until_recorded(flow_run_id: UUID) -> bool:
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.logging.handlers import APILogHandler
+
+    APILogHandler().flush()  # The last lines of the log travel by themselves, too.
 
     this_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     deadline = time.monotonic() + SETTLE_SECONDS

@@ -11,10 +11,12 @@ from prefect import Task, task
 from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
 from prefect.serializers import Serializer
+from prefect.states import Failed
 
 from paraplan.errors import ParaplanError
 from paraplan.fingerprints import digest
 from tasks import code_version
+from tasks.logs import step_logger
 
 Result = dict[str, Any]
 """What a step gives: plain JSON values with text keys, so that a fresh and a cached result are equal."""
@@ -38,7 +40,7 @@ class ContentAndCode(CachePolicy):
         return f"{self.step}/{digest({'code': code_version.digest(self.modules), 'inputs': content})}"
 
 
-class CheckedJson(Serializer[Any]):
+class CheckedJson(Serializer):  # type: ignore[type-arg] # Prefect registers subclasses and refuses the parametrised base
     """JSON with its own checksum: a file that was cut short or altered is no result, and the step runs again."""
 
     type: Literal["paraplan-checked-json"] = "paraplan-checked-json"
@@ -57,7 +59,7 @@ class CheckedJson(Serializer[Any]):
 
 
 def step(
-    name: str, *, run_name: str, modules: tuple[str, ...], ignored: tuple[str, ...] = ()
+    name: str, *, run_name: str, modules: tuple[str, ...], ignored: tuple[str, ...] = (), isolated: bool = False
 ) -> Callable[[Callable[P, Result]], Task[P, Result]]:
     """Make a cached Prefect task of a function.
 
@@ -69,6 +71,8 @@ def step(
         run_name: Name of one run, a template over the arguments.
         modules: The library modules that compute the step; with all they import they are the code's version.
         ignored: Arguments that only serve to label the run.
+        isolated: Whether the step is one of several of its kind, so that any exception is one failed run with a
+            message, for the report, while the others go on.
     """
 
     def decorate(function: Callable[P, Result]) -> Task[P, Result]:
@@ -78,6 +82,11 @@ def step(
                 return function(*args, **kwargs)
             except ParaplanError as error:
                 return {"error": str(error), "exit_status": error.exit_status}
+            except Exception as error:
+                if not isolated:
+                    raise
+                step_logger(function.__module__).exception("%s failed", name)
+                return Failed(message=f"{type(error).__name__}: {error}")  # type: ignore[return-value] # Prefect's way
 
         policy = ContentAndCode(step=name, modules=(*modules, function.__module__), ignored=frozenset(ignored))
         return task(

@@ -1,0 +1,22 @@
+"""Step 4: how long a step takes with every layout that fits, assuming an even split over the stages."""
+
+from typing import Any
+
+from paraplan import performance
+from paraplan.problem import Problem
+from tasks.caching import Result, step
+from tasks.logs import step_logger
+from tasks.tables import pack, unpack_layouts
+
+
+@step(
+    "performance",
+    run_name="estimate the step time of {problem.model.name}",
+    modules=("paraplan.performance",),
+)
+def estimate_time(problem: Problem, layouts: dict[str, Any]) -> Result:
+    """Estimate the step time of the fitting layouts."""
+    fitting = unpack_layouts(layouts)
+    step_time_N = performance.estimate(problem, fitting).step_time_N
+    step_logger(__name__).info("best of %d layouts: %.4g s a step, even split", len(fitting), step_time_N.min())
+    return {"step_time": pack({"step_time": step_time_N})}

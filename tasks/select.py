@@ -1,0 +1,38 @@
+"""Step 5: the layouts worth balancing, with what the two models say about each."""
+
+from typing import Any
+
+from paraplan import memory, performance
+from paraplan.nd import rank
+from paraplan.plan_document import layout_name
+from paraplan.problem import Problem
+from tasks.caching import Result, step
+from tasks.logs import step_logger
+from tasks.tables import unpack, unpack_layouts
+
+
+@step(
+    "select",
+    run_name="select the top {top} of {problem.model.name}",
+    modules=("paraplan.nd", "paraplan.memory", "paraplan.performance", "paraplan.plan_document"),
+)
+def select(problem: Problem, layouts: dict[str, Any], step_time: dict[str, Any], top: int) -> Result:
+    """Take the ``top`` fastest fitting layouts and say where their time and memory go."""
+    fitting = unpack_layouts(layouts)
+    chosen = fitting.take(rank(fitting, unpack(step_time)["step_time"], top))
+    times, memories = performance.estimate(problem, chosen), memory.estimate(problem, chosen)
+    selected = []
+    for i in range(len(chosen)):
+        row = chosen.row(i)
+        selected.append(
+            {
+                "name": layout_name(row),
+                "layout": row,
+                "step_time": float(times.step_time_N[i]),
+                "time": {name: float(value_N[i]) for name, value_N in times.components.items()},
+                "memory": {name: float(value_N[i]) for name, value_N in memories.components.items()},
+            }
+        )
+    step_logger(__name__).info("selected %s", ", ".join(layout["name"] for layout in selected))
+    return {"selected": selected}
+
