@@ -1,0 +1,240 @@
+"""Bytes of one layer of each kind: what it holds for good, and what one micro-batch leaves for the backward pass.
+
+Activation counts follow Korthikanti et al. (arXiv:2205.05198, section 4) operator by operator, with the kernels used
+today: flash attention keeps no scores, a fused norm keeps no fp32 copies, SwiGLU keeps both halves of its input.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paraplan.combinations import Combinations, combine
+from paraplan.layer_kinds import KINDS
+from paraplan.layouts import RECOMPUTE, Layouts
+from paraplan.models import parameters
+from paraplan.models.spec import LayerKind
+from paraplan.problem import Problem
+
+Array = npt.NDArray[np.float64]
+
+HALF = 2.0
+"""Bytes of an activation element: linear layers below 16 bits still keep 16-bit inputs for the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Persistent bytes on one rank for one layer of a kind, arrays of shape (U,)."""
+
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    gathered: Array
+    """16-bit bytes of the whole layer on one rank, that ZeRO-3 gathers for a while; 0 below stage 3."""
+
+    @property
+    def total(self) -> Array:
+        return self.parameters + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of one micro-batch in one layer of a kind, arrays of shape (U,)."""
+
+    kept: tuple[Array, ...]
+    """Kept until its backward, under each of :data:`paraplan.layouts.RECOMPUTE`."""
+    transient: tuple[Array, ...]
+    """Held while the layer's own backward runs: what recomputation brings back, and gradients on their way."""
+
+
+def layer_states(problem: Problem, layouts: Layouts) -> tuple[Combinations, dict[str, States]]:
+    """Parameters, gradients and optimizer states of every kind of layer."""
+    found = combine(
+        layouts.tp, layouts.ep, layouts.etp, layouts.dp, layouts.cp, layouts.zero_stage, layouts.op, layouts.swap_os
+    )
+    rows = layouts.take(found.rows_U)
+    model = problem.model
+    tp = rows.tp.astype(np.float64)
+    kinds: dict[str, States] = {}
+    for group in model.groups:
+        layer = parameters.layer(model, group.kind)
+        dense = (layer.attention + layer.feed_forward) / tp + (
+            layer.attention_replicated + layer.norms + layer.router
+        )
+        kinds[group.kind] = _states(problem, rows, dense, layer.experts / (rows.ep * rows.etp))
+    none = np.zeros(len(rows))
+    kinds["embedding"] = _states(problem, rows, parameters.embedding(model) / tp, none)
+    # A tied head holds its own copy of the table where it is on another stage than the embedding.
+    head = parameters.head(model) / tp + np.where(
+        model.tied_embeddings & (rows.pp > 1), model.vocab * model.hidden / tp, 0.0
+    )
+    kinds["head"] = _states(problem, rows, head, none)
+    if model.mtp_layers:
+        layer = parameters.layer(model, model.groups[-1].kind)
+        rest = parameters.mtp_layer(model) - layer.experts
+        kinds["mtp"] = _states(problem, rows, rest / tp, layer.experts / (rows.ep * rows.etp))
+    return found, {kind: kinds[kind] for kind in KINDS if kind in kinds}
+
+
+def _states(problem: Problem, rows: Layouts, dense: Array, expert: Array) -> States:
+    framework, training = problem.framework, problem.training
+    copies = (rows.dp * rows.cp).astype(np.float64)
+    expert_copies = np.maximum(1.0, copies * rows.tp / (rows.ep * rows.etp))
+    op = rows.op.astype(np.float64)
+    expert_op = np.minimum(op, expert_copies)
+
+    def shared(bytes_each: float, from_stage: int) -> Array:
+        over = np.where(rows.zero_stage >= from_stage, op, 1.0)
+        expert_over = np.where(rows.zero_stage >= from_stage, expert_op, 1.0)
+        return bytes_each * (dense / over + expert / expert_over)
+
+    gradient = framework.gradient_bytes if training.gradient_bytes is None else training.gradient_bytes
+    weight = float(framework.parameter_bytes)
+    if training.precision.startswith(("fp8", "mxfp8", "nvfp4")):
+        weight += LOW_PRECISION_COPY
+    moments = {"sgd": 1 / 3, "muon": 2 / 3}.get(training.optimizer, 1.0)
+    optimizer = shared(framework.optimizer_bytes * moments, 1)
+    return States(
+        shared(weight, 3),
+        shared(gradient, 2),
+        np.where(rows.swap_os == 1, 0.0, optimizer),
+        np.where(rows.zero_stage == 3, HALF * (dense + expert), 0.0),
+    )
+
+
+LOW_PRECISION_COPY = 1.0
+"""Bytes a parameter that the cached 8-bit weight adds below 16 bits."""
+
+
+def layer_activations(problem: Problem, layouts: Layouts) -> tuple[Combinations, dict[str, Activations]]:
+    """What one micro-batch leaves in every kind of layer."""
+    found = combine(layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.sp, layouts.mbs)
+    counting = _Counting(problem, layouts.take(found.rows_U))
+    model = problem.model
+    kinds: dict[str, Activations] = {"embedding": counting.embedding(), "head": counting.head()}
+    for group in model.groups:
+        kinds[group.kind] = counting.layer(group.kind)
+    if model.mtp_layers:
+        last = kinds[model.groups[-1].kind]
+        join = counting.boundary * 3
+        kinds["mtp"] = Activations(tuple(kept + join for kept in last.kept), last.transient)
+    return found, {kind: kinds[kind] for kind in KINDS if kind in kinds}
+
+
+class _Counting:
+    """Activation bytes over ``U`` combinations."""
+
+    def __init__(self, problem: Problem, rows: Layouts) -> None:
+        self.problem = problem
+        model, training = problem.model, problem.training
+        self.tp, self.etp = rows.tp.astype(np.float64), rows.etp.astype(np.float64)
+        self.tokens = rows.mbs * (training.sequence_length / rows.cp)
+        self.scores = rows.mbs * training.sequence_length**2 / rows.cp * (model.heads / self.tp)
+        self.norm_tokens = np.where((rows.sp == 1) & (rows.tp > 1), self.tokens / self.tp, self.tokens)
+        self.boundary = HALF * model.hidden * self.norm_tokens
+        """Bytes of the hidden states between layers."""
+        self.zero = np.zeros(len(rows))
+
+    def layer(self, kind: LayerKind) -> Activations:
+        parts = self._attention_parts() | self._feed_forward_parts(kind)
+        total = sum(parts.values(), self.zero)
+        dropped = {
+            "none": self.zero,
+            "select": self._of_modules(parts, self.problem.framework.select_modules),
+            "comm": self._of_modules(parts, self.problem.framework.comm_modules),
+        }
+        dropped["both"] = np.minimum(dropped["select"] + dropped["comm"], total - self.boundary)
+        dropped["full"] = total - self.boundary
+        # Gradients on their way: of the hidden states, and of the feed-forward's widest tensor.
+        gradients = 2 * self.boundary + parts["feed_forward"]
+        return Activations(
+            tuple(total - dropped[level] for level in RECOMPUTE),
+            tuple(gradients + dropped[level] for level in RECOMPUTE),
+        )
+
+    def _of_modules(self, parts: dict[str, Array], modules: tuple[str, ...]) -> Array:
+        groups = {
+            "core_attention": ("scores",),
+            "norm": ("norm_output", "norm_copies"),
+            "activation": ("activation",),
+            "feed_forward_activation": ("activation",),
+            "feed_forward": ("activation", "feed_forward"),
+            "attention": ("query_key_value", "attention_output", "scores"),
+        }
+        names = {name for module in modules for name in groups.get(module, ())}
+        return sum((parts[name] for name in sorted(names) if name in parts), self.zero)
+
+    def _attention_parts(self) -> dict[str, Array]:
+        model, training = self.problem.model, self.problem.training
+        heads = model.heads / self.tp
+        parts = {
+            # Inputs of both norms (the residual stream), and their outputs, inputs of the column-parallel layers.
+            "residual": 2 * self.boundary,
+            "norm_output": 2 * self.boundary,
+        }
+        if not training.fused_norm:
+            # fp32 copy of the input and normalised 16-bit output, for each of the two norms.
+            parts["norm_copies"] = 2 * 3 * self.boundary
+        if model.latent is None:
+            key_value = np.maximum(model.kv_heads / self.tp, 1.0)
+            parts["query_key_value"] = HALF * self.tokens * model.head_dim * (heads + 2 * key_value)
+            parts["attention_output"] = self.tokens * heads * (HALF * model.head_dim + 4)
+        else:
+            latent = model.latent
+            query_key = latent.nope_head_dim + latent.rope_head_dim
+            ranks = 2 * (latent.query_rank + latent.key_value_rank) + latent.rope_head_dim
+            expanded = heads * (query_key + latent.nope_head_dim + latent.value_head_dim)
+            # Rotary embedding and the shared rotary key make full copies of queries and keys.
+            copies = heads * query_key * 2
+            parts["query_key_value"] = HALF * (self.norm_tokens * ranks + self.tokens * (expanded + copies))
+            parts["attention_output"] = self.tokens * heads * (HALF * latent.value_head_dim + 4)
+        if training.attention_kernel == "unfused":
+            # Softmax output, and with dropout its mask and result.
+            parts["scores"] = self.scores * (5.0 if model.attention_dropout else 2.0)
+        if model.attention_dropout:
+            parts["dropout"] = 2 * self.boundary / HALF
+        return parts
+
+    def _feed_forward_parts(self, kind: LayerKind) -> dict[str, Array]:
+        model = self.problem.model
+        if kind == "dense":
+            return self._dense(model.ffn_hidden)
+        experts = model.experts
+        assert experts is not None, "expert layers need experts"
+        own = self.tokens / self.tp
+        arriving = own * experts.topk * self.etp
+        gates = 2 if model.gated else 1
+        width = experts.ffn_hidden / self.etp
+        parts = {
+            "router": own * experts.count * 8.0,
+            "dispatched": arriving * HALF * model.hidden,
+            "combined": own * experts.topk * HALF * model.hidden,
+            "feed_forward": arriving * HALF * gates * width,
+            "activation": arriving * HALF * width,
+        }
+        if experts.shared_ffn_hidden:
+            shared = self._dense(experts.shared_ffn_hidden)
+            parts = {name: parts.get(name, self.zero) + shared.get(name, self.zero) for name in {**parts, **shared}}
+        return parts
+
+    def _dense(self, width: int) -> dict[str, Array]:
+        gates = 2 if self.problem.model.gated else 1
+        each = HALF * self.tokens * width / self.tp
+        return {"feed_forward": gates * each, "activation": each}
+
+    def embedding(self) -> Activations:
+        kept = self.zero if not self.problem.model.attention_dropout else self.boundary / HALF
+        return Activations((kept,) * len(RECOMPUTE), (self.boundary,) * len(RECOMPUTE))
+
+    def head(self) -> Activations:
+        """The final norm's input and output are kept; the logits live only while the loss is computed."""
+        logits = self.tokens * self.problem.model.vocab / self.tp
+        loss = logits * (FUSED_LOSS_BYTES if self.problem.framework.fused_loss else PLAIN_LOSS_BYTES)
+        return Activations((2 * self.boundary,) * len(RECOMPUTE), (loss,) * len(RECOMPUTE))
+
+
+FUSED_LOSS_BYTES = 6.0
+"""16-bit logits and one fp32 copy in which softmax and gradient are computed in place."""
+
+PLAIN_LOSS_BYTES = 12.0
+"""16-bit logits, their fp32 copy, log-probabilities in fp32, and the 16-bit gradient."""
