@@ -1,9 +1,10 @@
 # The commands of the project; each works in a fresh clone with Python 3.11 or later and make.
 PYTHON ?= python3
 CONFIG ?= configs/plans/llama3-70b-1024xh100.yaml
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 # Written when the installation is complete, so that it is done again only when its inputs changed.
-INSTALLED := .venv/.installed
+INSTALLED := $(VENV)/.installed
 
 .PHONY: plan test lint serve stop bench clean
 
@@ -28,9 +29,9 @@ bench: $(INSTALLED) ## accuracy, search speed and balancing quality
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean: stop ## remove what was computed and installed
-	rm -rf .venv .paraplan runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .paraplan runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(INSTALLED): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $(INSTALLED)

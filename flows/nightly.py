@@ -50,7 +50,11 @@ class Outcome:
             return "nothing to do"
         if not self.before:
             return f"first winner {self.winner}"
-        return f"winner unchanged: {self.winner}" if self.before == self.winner else f"winner moved: {self.before} → {self.winner}"
+        return (
+            f"winner unchanged: {self.winner}"
+            if self.before == self.winner
+            else f"winner moved: {self.before} → {self.winner}"
+        )
 
 
 @flow(name="nightly", flow_run_name=lambda: f"nightly {runtime.flow_run.scheduled_start_time:%Y-%m-%d}")
@@ -68,7 +72,9 @@ def nightly(folder: str = "configs/plans", output: str = "runs") -> State[Any]:
         return Failed(name="Bad input", message=f"{folder}: no plan config found, at least one .yaml file is needed")
     for path in configs:
         outcome = _replan(path, Path(output) / path.stem)
-        logger.info("%s: %s%s", outcome.name, outcome.status, f" ({', '.join(outcome.changed)})" if outcome.changed else "")
+        logger.info(
+            "%s: %s%s", outcome.name, outcome.status, f" ({', '.join(outcome.changed)})" if outcome.changed else ""
+        )
         outcomes.append(outcome)
     summary = _summary(outcomes)
     text = nightly_markdown(outcomes, summary)
@@ -95,7 +101,9 @@ def last_success(folder: Path) -> Mapping[str, Any] | None:
     """The plan that stands in ``folder``; None where there is none, or only half of one."""
     try:
         document = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        return document if document["inputs"] and document["plans"][0]["name"] and document["versions"]["code"] else None
+        return (
+            document if document["inputs"] and document["plans"][0]["name"] and document["versions"]["code"] else None
+        )
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return None
 
@@ -110,7 +118,15 @@ def what_changed(last: Mapping[str, Any] | None, inputs: Mapping[str, str], code
 
 def nightly_markdown(outcomes: Sequence[Outcome], summary: str) -> str:
     """The report of one night."""
-    rows = [(one.name, one.status, ", ".join(one.changed) or "nothing", one.verdict) for one in outcomes]
+    rows = [
+        (
+            one.name,
+            one.status,
+            ", ".join(one.changed) or ("unknown" if one.status == "failed" else "nothing"),
+            one.verdict,
+        )
+        for one in outcomes
+    ]
     lines = table(("plan", "status", "what changed", "result"), rows, left=(0, 1, 2, 3))
     return "\n".join(["# Nightly replanning", "", summary, "", *lines, ""])
 
@@ -133,7 +149,9 @@ def _replan(path: Path, folder: Path) -> Outcome:
     if not state.is_completed():
         return Outcome(path.stem, changed, "failed", before, "", state.message or "failed")
     winner = state.result()["plans"][0]["name"]
-    return Outcome(path.stem, changed, "partial" if state.name == "Partial" else "planned", before, winner, state.message or "")
+    return Outcome(
+        path.stem, changed, "partial" if state.name == "Partial" else "planned", before, winner, state.message or ""
+    )
 
 
 def _summary(outcomes: Sequence[Outcome]) -> str:

@@ -1,4 +1,4 @@
-"""From a plan config to balanced, simulated, ranked plans: ``python -m flows.plan CONFIG [-o DIR] [--top T] [--no-cache]``."""
+"""From a plan config to ranked plans: ``python -m flows.plan CONFIG [-o DIR] [--top T] [--no-cache]``."""
 
 import argparse
 import base64
@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -22,7 +23,6 @@ from flows.output import write_files
 from flows.server import prefect_api, wait_until_recorded
 from paraplan.configuration import PlanConfig, load_plan
 from paraplan.errors import InputError, ParaplanError
-from paraplan.fingerprints import digest
 from paraplan.plan_document import RankedPlan
 from paraplan.report import ranking_table, table, time_table
 from tasks import code_version
@@ -81,6 +81,8 @@ def plan(
     """
     try:
         asked = load_plan(Path(config))
+        # Where the file lies is not part of the question: two copies of it share every cached step.
+        asked = replace(asked, path=Path(asked.path.name))
     except ParaplanError as error:
         return Failed(name=BAD_INPUT, message=str(error))
     try:
@@ -213,7 +215,12 @@ def _publish_plans(
         "",
         *time_table(plans),
     ]
-    publish(f"{name}-ranking", _headline({"name": plans[0].name, "step_time_s": plans[0].step_time_s}), "\n".join(text), task_run_id)
+    publish(
+        f"{name}-ranking",
+        _headline({"name": plans[0].name, "step_time_s": plans[0].step_time_s}),
+        "\n".join(text),
+        task_run_id,
+    )
     for one, timeline in zip(plans, timelines, strict=True):
         title = f"{one.rank}. {one.name}: {one.step_time_s:.4g} s a step"
         drawn = picture(f"Pipeline of {one.name}", timeline.encode(), "svg+xml")
@@ -229,13 +236,17 @@ def _page(title: str, lines: Sequence[str]) -> str:
 
 
 def _assumptions(described: Result) -> str:
-    return _page("What is asked and assumed", table(("what", "value", "from"), described["assumptions"], left=(0, 1, 2)))
+    return _page(
+        "What is asked and assumed", table(("what", "value", "from"), described["assumptions"], left=(0, 1, 2))
+    )
 
 
 def _estimates(selected: Sequence[dict[str, Any]]) -> list[str]:
     parts = [part for part in selected[0]["time"] if any(one["time"][part] for one in selected)]
     header = ("layout", "step, s", *(part.replace("_", " ") for part in parts))
-    rows = [(one["name"], f"{one['step_time']:.4g}", *(f"{one['time'][part]:.3g}" for part in parts)) for one in selected]
+    rows = [
+        (one["name"], f"{one['step_time']:.4g}", *(f"{one['time'][part]:.3g}" for part in parts)) for one in selected
+    ]
     return table(header, rows)
 
 
@@ -243,7 +254,12 @@ def versions() -> dict[str, str]:
     """What computed a plan."""
     libraries = {name: importlib.metadata.version(name) for name in ("highspy", "numpy", "pulp")}
     code = code_version.digest(COMPUTING_MODULES)
-    return {"paraplan": importlib.metadata.version("paraplan"), "code": code, "python": platform.python_version(), **libraries}
+    return {
+        "paraplan": importlib.metadata.version("paraplan"),
+        "code": code,
+        "python": platform.python_version(),
+        **libraries,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

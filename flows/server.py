@@ -28,7 +28,7 @@ SETTLE_SECONDS = 30.0
 def healthy(url: str, timeout: float = 2.0) -> bool:
     """Whether a Prefect API answers at ``url``."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=timeout) as answer:  # noqa: S310 - http only, see callers
+        with urllib.request.urlopen(f"{url}/health", timeout=timeout) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False

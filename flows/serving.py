@@ -46,7 +46,19 @@ def serve(port: int) -> str:
     if _running(folder / "worker.json") is None:
         with (state_folder() / "worker.log").open("ab") as log:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", POOL],
+                [
+                    sys.executable,
+                    "-m",
+                    "prefect",
+                    "worker",
+                    "start",
+                    "--pool",
+                    POOL,
+                    "--type",
+                    "process",
+                    "--name",
+                    POOL,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -23,9 +23,9 @@ def publish(key: str, description: str, markdown: str, task_run_id: UUID | None 
         markdown: The text.
         task_run_id: The step it belongs to; None for the flow run itself.
     """
-    Artifact(
-        type="markdown", key=_key(key), description=description, data=markdown, task_run_id=task_run_id
-    ).create(_sync=True)  # type: ignore[call-arg]
+    Artifact(type="markdown", key=_key(key), description=description, data=markdown, task_run_id=task_run_id).create(
+        _sync=True
+    )  # type: ignore[call-arg]
 
 
 def picture(title: str, content: bytes, kind: str) -> str:
@@ -43,7 +43,11 @@ def picture(title: str, content: bytes, kind: str) -> str:
 
 def bullet_table(header: Sequence[str], rows: Mapping[str, str]) -> str:
     """Two columns."""
-    lines = [f"| {header[0]} | {header[1]} |", "| :-- | --: |", *(f"| {name} | {value} |" for name, value in rows.items())]
+    lines = [
+        f"| {header[0]} | {header[1]} |",
+        "| :-- | --: |",
+        *(f"| {name} | {value} |" for name, value in rows.items()),
+    ]
     return "\n".join(lines)
 
 

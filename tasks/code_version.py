@@ -1,7 +1,8 @@
 """Which code computed a result: a digest of the modules a step uses, as Python reads them.
 
 Comments, layout and docstrings do not count. Every module of the project that the named ones import does, and so do
-the tables beside them (not the catalogues in folders of their own, which reach a step as values) and the versions of the packages whose numbers end up in a plan.
+the tables beside them (catalogues in folders of their own reach a step as values) and the versions of the packages
+whose numbers end up in a plan.
 """
 
 import ast

@@ -35,4 +35,3 @@ def select(problem: Problem, layouts: dict[str, Any], step_time: dict[str, Any],
         )
     step_logger(__name__).info("selected %s", ", ".join(layout["name"] for layout in selected))
     return {"selected": selected}
-

@@ -22,4 +22,8 @@ def simulate_pipeline(name: str, problem: Problem, layout: dict[str, int], pipel
     outside = float(performance.layer_times(problem, row).outside_N[0])
     makespan = pipeline["makespan"]
     step_logger(__name__).info("%s: %.4g s a step, %.4g s of it in the pipeline", name, makespan + outside, makespan)
-    return {"makespan": makespan, "outside": outside, "timeline": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"}
+    return {
+        "makespan": makespan,
+        "outside": outside,
+        "timeline": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+    }
