@@ -17,6 +17,6 @@ from tasks.tables import pack, unpack_layouts
 def estimate_time(problem: Problem, layouts: dict[str, Any]) -> Result:
     """Estimate the step time of the fitting layouts."""
     fitting = unpack_layouts(layouts)
-    step_time_N = performance.estimate(problem, fitting).step_time_N
+    step_time_N = performance.step_times(problem, fitting)
     step_logger(__name__).info("best of %d layouts: %.4g s a step, even split", len(fitting), step_time_N.min())
     return {"step_time": pack({"step_time": step_time_N})}
