@@ -1,0 +1,8 @@
+"""ND search: dimensions, rules, enumeration, memory filter, ranking, explanation."""
+
+from paraplan.nd.ranking import Ranked, rank
+from paraplan.nd.search import SearchResult, filter_memory, search
+from paraplan.nd.search_spec import SearchSpec
+from paraplan.nd.space import Space, enumerate_space
+
+__all__ = ["Ranked", "SearchResult", "SearchSpec", "Space", "enumerate_space", "filter_memory", "rank", "search"]

@@ -1,0 +1,231 @@
+"""All legal layouts, joined dimension by dimension in blocks, so that memory stays flat and no candidate is looped over.
+
+A block starts as a few (tp, cp, pp) degrees. Every further dimension multiplies its rows by the dimension's candidates
+and every rule whose dimensions are all there removes rows at once, long before the full product is formed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paraplan.errors import InputError
+from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, IntArray, Layouts
+from paraplan.nd.rules import Rule, rules
+from paraplan.nd.search_spec import SearchSpec, divisors
+from paraplan.problem import Problem
+
+ORDER = (
+    "dp", "cp_kind", "mbs", "mb", "vpp", "schedule", "ep", "etp", "sp", "zero_stage", "op", "recompute",
+    "recompute_layers", "swap_os",
+)  # fmt: skip
+"""The order in which dimensions join (tp, cp and pp come first): those that rules cut hardest, early."""
+
+BLOCK_ROWS = 1 << 16
+"""Rows a block aims at: its columns fit the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Legal layouts, and what each rule removed."""
+
+    layouts: Layouts
+    removed: dict[str, int] = field(default_factory=dict)
+    """Rule name to combinations removed, counted where the combination first breaks a rule, each standing for the
+    combinations of the dimensions that had not joined yet."""
+
+
+def enumerate_space(problem: Problem, search: SearchSpec) -> Space:
+    """All legal layouts at once.
+
+    Raises:
+        InputError: a dimension without candidates.
+    """
+    removed: dict[str, int] = {}
+    blocks = list(blocks_of(problem, search, removed))
+    return Space(concatenate(blocks), removed)
+
+
+def concatenate(blocks: list[Layouts]) -> Layouts:
+    """One table of several."""
+    if not blocks:
+        return Layouts.of([])
+    return Layouts(**{name: np.concatenate([getattr(block, name) for block in blocks]) for name in Layouts.__slots__})
+
+
+def blocks_of(
+    problem: Problem, search: SearchSpec, removed: dict[str, int] | None = None, block_rows: int = BLOCK_ROWS
+) -> Iterator[Layouts]:
+    """Legal layouts in blocks of about ``block_rows``; adds to ``removed`` what each rule removed."""
+    counts = removed if removed is not None else {}
+    joining = _Joining(problem, search, counts)
+    degrees = joining.degrees()
+    total = len(degrees["tp"])
+    # Aim at the block size by the rows that the last degrees grew to.
+    start, step = 0, 1
+    while start < total:
+        block = joining.joined({name: column[start : start + step] for name, column in degrees.items()})
+        start += step
+        grown = max(1, len(block["tp"])) / step
+        step = int(np.clip(block_rows / grown, 1, 4 * step))
+        if len(block["tp"]):
+            yield Layouts(**block)
+
+
+class _Joining:
+    """One enumeration."""
+
+    def __init__(self, problem: Problem, search: SearchSpec, removed: dict[str, int]) -> None:
+        self.problem, self.search, self.removed = problem, search, removed
+        self.rules = rules(problem, search)
+        for found in self.rules:
+            removed.setdefault(found.name, 0)
+        self.steps = self._plan()
+
+    def _plan(self) -> list[tuple[str, list[Rule], int]]:
+        """For each dimension the rules that it completes, and how many combinations the later ones stand for."""
+        known, waiting = {"tp", "cp", "pp"}, list(self.rules)
+        plan = []
+        for position, dimension in enumerate(ORDER):
+            known.add(dimension)
+            ready = [found for found in waiting if found.needs <= known]
+            waiting = [found for found in waiting if found not in ready]
+            later = 1
+            for name in ORDER[position + 1 :]:
+                values = self.search.values(name)
+                later *= len(values) if values is not None else automatic_sizes(self.problem).get(name, 1)
+            plan.append((dimension, ready, later))
+        return plan
+
+    def degrees(self) -> dict[str, IntArray]:
+        """All (tp, cp, pp) whose product divides the devices."""
+        devices, model = self.problem.cluster.devices, self.problem.model
+        dividing = divisors(devices)
+
+        def candidates(name: str, most: int) -> IntArray:
+            values = self.search.values(name)
+            if values is not None:
+                return np.array(sorted(set(values)), dtype=np.int64)
+            return np.array([d for d in dividing if d <= most], dtype=np.int64)
+
+        tp, cp, pp = np.meshgrid(
+            candidates("tp", model.heads),
+            candidates("cp", min(MOST_CP, self.problem.training.sequence_length)),
+            candidates("pp", model.layers),
+            indexing="ij",
+        )
+        columns = {"tp": tp.reshape(-1), "cp": cp.reshape(-1), "pp": pp.reshape(-1)}
+        product = columns["tp"] * columns["cp"] * columns["pp"]
+        return {name: column[product <= devices] for name, column in columns.items()}
+
+    def joined(self, columns: dict[str, IntArray]) -> dict[str, IntArray]:
+        """Every legal row that starts with the degrees in ``columns``."""
+        for dimension, ready, later in self.steps:
+            columns = self._join(columns, dimension)
+            for found in ready:
+                if not len(columns["tp"]):
+                    break
+                keep = found.holds(columns)
+                lost = len(keep) - int(np.count_nonzero(keep))
+                if lost:
+                    self.removed[found.name] += lost * later
+                    columns = {name: column[keep] for name, column in columns.items()}
+        return columns
+
+    def _join(self, columns: dict[str, IntArray], dimension: str) -> dict[str, IntArray]:
+        values = self.search.values(dimension)
+        dependent = DEPENDENT.get(dimension)
+        if dimension in ("dp", "mb") or (values is None and dependent is not None):
+            choices = DEPENDENT[dimension](self.problem, columns)
+            if values is not None:
+                # dp and mb follow from the others; given values only restrict them.
+                keep = np.isin(choices[0], np.array(values))
+                self.removed[f"{dimension} asked for"] = self.removed.get(f"{dimension} asked for", 0) + int((~keep).sum())
+                columns = {name: column[keep] for name, column in columns.items()}
+                choices = [choices[0][keep]]
+        else:
+            options = values if values is not None else AUTOMATIC[dimension](self.problem)
+            if not options:
+                raise InputError(f"search.{dimension}: an empty list leaves nothing to try")
+            count = len(columns["tp"])
+            choices = [np.full(count, value, dtype=np.int64) for value in options]
+        if len(choices) == 1:
+            return {**columns, dimension: choices[0]}
+        size = len(choices)
+        column = np.stack(choices, axis=1)
+        # A choice equal to an earlier one of its row (etp = tp = 1) would list a layout twice.
+        fresh = np.ones(column.shape, dtype=bool)
+        if values is None and dependent is not None:
+            for i in range(1, size):
+                fresh[:, i] = ~(column[:, :i] == column[:, i : i + 1]).any(axis=1)
+        rows, _ = np.nonzero(fresh)
+        repeated = {name: old[rows] for name, old in columns.items()}
+        return {**repeated, dimension: column[fresh]}
+
+
+MOST_CP = 256
+"""Context parallel degrees above this are not tried automatically."""
+
+
+def _dp(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    return [problem.cluster.devices // (columns["tp"] * columns["cp"] * columns["pp"])]
+
+
+def _mb(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    return [np.maximum(problem.training.global_batch // (columns["dp"] * columns["mbs"]), 1)]
+
+
+def _etp(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    tp = columns["tp"]
+    return [tp] if problem.model.experts is None else [np.ones_like(tp), tp]
+
+
+def _op(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    """The whole data-parallel group, or hybrid sharding over the replicas that share a node."""
+    copies = columns["dp"] * columns["cp"]
+    whole = np.where(columns["zero_stage"] == 0, 1, copies)
+    in_node = np.maximum(1, problem.cluster.device.devices_per_node // columns["tp"])
+    local = np.gcd(copies, in_node)
+    hybrid = np.where((columns["zero_stage"] == 3) & (local > 1), local, whole)
+    return [whole, hybrid]
+
+
+def _schedule(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    """Every schedule of the framework that the number of chunks allows; the rule removes the rest."""
+    plain = np.zeros_like(columns["vpp"])
+    return [plain, *(np.full_like(plain, SCHEDULES.index(name)) for name in problem.framework.schedules if name != "1f1b")]
+
+
+DEPENDENT: Mapping[str, Callable[[Problem, Mapping[str, IntArray]], list[IntArray]]] = {
+    "dp": _dp,
+    "mb": _mb,
+    "etp": _etp,
+    "op": _op,
+    "schedule": _schedule,
+}
+"""Dimensions whose automatic candidates depend on the row."""
+
+
+def _recompute(problem: Problem) -> tuple[int, ...]:
+    """The levels that a framework's launch options can express."""
+    lists = problem.framework.name in ("mindformers", "hyperparallel")
+    return tuple(range(len(RECOMPUTE))) if lists else tuple(RECOMPUTE.index(name) for name in ("none", "select", "full"))
+
+
+AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {
+    "vpp": lambda problem: tuple(range(1, min(16, problem.model.layers) + 1)),
+    "mbs": lambda problem: tuple(d for d in divisors(problem.training.global_batch) if d <= 16),
+    "ep": lambda problem: divisors(problem.model.experts.count) if problem.model.experts else (1,),
+    "sp": lambda _: (0, 1),
+    "zero_stage": lambda _: (0, 1, 2, 3),
+    "recompute": _recompute,
+    "recompute_layers": lambda problem: (-1, *sorted({max(1, problem.model.layers * q // 64) for q in (1, 2, 4, 8)})),
+    "cp_kind": lambda _: tuple(range(len(CONTEXT_KINDS))),
+    "swap_os": lambda _: (0, 1),
+}
+"""Automatic candidates that do not depend on the row."""
+
+
+def automatic_sizes(problem: Problem) -> dict[str, int]:
+    """How many automatic candidates each dimension has, for counting what a removed row stood for."""
+    return {name: len(make(problem)) for name, make in AUTOMATIC.items()}
