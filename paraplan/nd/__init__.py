@@ -1,8 +1,20 @@
 """ND search: dimensions, rules, enumeration, memory filter, ranking, explanation."""
 
 from paraplan.nd.ranking import Ranked, rank
-from paraplan.nd.search import SearchResult, filter_memory, search
+from paraplan.nd.search import SearchResult, filter_memory, layout_json, nothing_legal, ranked_step_times, search
 from paraplan.nd.search_spec import SearchSpec
 from paraplan.nd.space import Space, enumerate_space
 
-__all__ = ["Ranked", "SearchResult", "SearchSpec", "Space", "enumerate_space", "filter_memory", "rank", "search"]
+__all__ = [
+    "Ranked",
+    "SearchResult",
+    "SearchSpec",
+    "Space",
+    "enumerate_space",
+    "filter_memory",
+    "layout_json",
+    "nothing_legal",
+    "rank",
+    "ranked_step_times",
+    "search",
+]

@@ -114,7 +114,7 @@ def search(
             if fits.any():
                 kept = block.take(fits)
                 fitting += len(kept)
-                best.add(kept, _recalibrated(problem, search_spec, kept), peak_N[fits])
+                best.add(kept, ranked_step_times(problem, search_spec, kept), peak_N[fits])
             else:
                 closest.add(block, peak_N)
             lap("performance")
@@ -176,7 +176,8 @@ def filter_memory(problem: Problem, layouts: Layouts, search_spec: SearchSpec) -
 BLOCK = 1 << 16
 
 
-def _recalibrated(problem: Problem, search_spec: SearchSpec, layouts: Layouts) -> Array:
+def ranked_step_times(problem: Problem, search_spec: SearchSpec, layouts: Layouts) -> Array:
+    """Seconds of a step with every layout, each component times its recalibration ratio."""
     if not search_spec.recalibration:
         return performance.step_times(problem, layouts)
     table = performance.estimate(problem, layouts)
