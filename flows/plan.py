@@ -95,21 +95,23 @@ def plan(
 def _plan(config: PlanConfig, folder: Path, top: int, use_cache: bool) -> State[Any]:
     problem, name = config.problem, config.name
     again = {"refresh_cache": not use_cache}
+    # How many layouts are balanced is no property of the space: a larger T finds the search in the cache.
+    search = replace(config.search, top=1)
 
     described = load.with_options(**again).submit(config)
-    space = enumerate_layouts.with_options(**again).submit(problem, config.search)
+    space = enumerate_layouts.with_options(**again).submit(problem, search)
     removed = _answer(space)["removed"]
     publish(f"{name}-question", "what is asked and assumed", _assumptions(_answer(described)), described.task_run_id)
     counted = f"{_answer(space)['candidates']:,} layouts satisfy every rule"
     rules = table(("rule", "layouts removed"), [(rule, f"{count:,}") for rule, count in removed.items()])
     publish(f"{name}-candidates", counted, _page(counted, rules), space.task_run_id)
 
-    memory = filter_by_memory.with_options(**again).submit(problem, config.search, _answer(space)["layouts"])
+    memory = filter_by_memory.with_options(**again).submit(problem, search, _answer(space)["layouts"])
     counted = f"{_answer(memory)['fitting']:,} of {_answer(space)['candidates']:,} layouts fit in memory"
     publish(f"{name}-memory", counted, _page(counted, []), memory.task_run_id)
 
     fitting, peak = _answer(memory)["layouts"], _answer(memory)["peak"]
-    timed = estimate_time.with_options(**again).submit(problem, fitting)
+    timed = estimate_time.with_options(**again).submit(problem, search, fitting)
     step_time = _answer(timed)["step_time"]
     chosen = select.with_options(**again).submit(problem, fitting, step_time, top)
     selected = _answer(chosen)["selected"]

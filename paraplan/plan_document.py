@@ -62,10 +62,12 @@ class FailedLayout:
 def layout_name(layout: Mapping[str, int]) -> str:
     """A short name that no two layouts of a ranking share, fit for a folder: what differs from the default."""
     dimensions = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
-    words = [f"{name}{layout[name]}" for name in dimensions if layout[name] > 1 or name in {"tp", "pp", "dp"}]
+    words = [f"{name}{layout[name]}" for name in dimensions if _told(name, layout)]
     words.append(f"mbs{layout['mbs']}")
     if layout["zero_stage"]:
-        words.append(f"z{layout['zero_stage']}" + (f"o{layout['op']}" if layout["op"] < layout["dp"] * layout["cp"] else ""))
+        words.append(
+            f"z{layout['zero_stage']}" + (f"o{layout['op']}" if layout["op"] < layout["dp"] * layout["cp"] else "")
+        )
     if layout["tp"] > 1 and not layout["sp"]:
         words.append("nosp")
     if layout["recompute"]:
@@ -78,6 +80,13 @@ def layout_name(layout: Mapping[str, int]) -> str:
     if layout["swap_os"]:
         words.append("swap")
     return "-".join(words)
+
+
+def _told(name: str, layout: Mapping[str, int]) -> bool:
+    """Whether a degree is worth naming: always tp, pp and dp, the others where they are not what one expects."""
+    if name == "etp":
+        return layout["etp"] != layout["tp"]
+    return layout[name] > 1 or name in {"tp", "pp", "dp"}
 
 
 def time_parts(

@@ -1,6 +1,7 @@
 """Step 2: every layout that satisfies the frameworks' rules."""
 
-from paraplan.nd import SearchSpec, enumerate_space
+from paraplan.errors import NoAnswerError
+from paraplan.nd import SearchSpec, enumerate_space, nothing_legal
 from paraplan.problem import Problem
 from tasks.caching import Result, step
 from tasks.logs import step_logger
@@ -11,9 +12,11 @@ from tasks.tables import pack_layouts
 def enumerate_layouts(problem: Problem, search: SearchSpec) -> Result:
     """List the valid layouts and count what each rule removed."""
     space = enumerate_space(problem, search)
+    if not len(space.layouts):
+        raise NoAnswerError(nothing_legal(space.removed))
     step_logger(__name__).info("%d layouts satisfy every rule", len(space.layouts))
     return {
         "candidates": len(space.layouts),
         "layouts": pack_layouts(space.layouts),
-        "removed": {str(rule): int(count) for rule, count in space.removed.items()},
+        "removed": {str(rule): int(count) for rule, count in sorted(space.removed.items())},
     }

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paraplan import performance
+from paraplan.nd import SearchSpec, ranked_step_times
 from paraplan.problem import Problem
 from tasks.caching import Result, step
 from tasks.logs import step_logger
@@ -12,11 +12,11 @@ from tasks.tables import pack, unpack_layouts
 @step(
     "performance",
     run_name="estimate the step time of {problem.model.name}",
-    modules=("paraplan.performance",),
+    modules=("paraplan.nd", "paraplan.performance"),
 )
-def estimate_time(problem: Problem, layouts: dict[str, Any]) -> Result:
+def estimate_time(problem: Problem, search: SearchSpec, layouts: dict[str, Any]) -> Result:
     """Estimate the step time of the fitting layouts."""
     fitting = unpack_layouts(layouts)
-    step_time_N = performance.step_times(problem, fitting)
+    step_time_N = ranked_step_times(problem, search, fitting)
     step_logger(__name__).info("best of %d layouts: %.4g s a step, even split", len(fitting), step_time_N.min())
     return {"step_time": pack({"step_time": step_time_N})}

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paraplan import performance
+from paraplan.nd import layout_json
 from paraplan.plan_document import GIB, RankedPlan, time_parts
 from paraplan.problem import Problem
 from tasks.caching import Result, step
@@ -15,7 +16,7 @@ MIB_PER_GIB = 1024.0
 @step(
     "rank",
     run_name="rank {problem.model.name} by the simulated step",
-    modules=("paraplan.performance", "paraplan.plan_document"),
+    modules=("paraplan.nd", "paraplan.performance", "paraplan.plan_document"),
 )
 def rank_plans(problem: Problem, played: list[dict[str, Any]]) -> Result:
     """Order the plans by their simulated step.
@@ -37,7 +38,7 @@ def _ranked(problem: Problem, rank: int, plan: dict[str, Any]) -> RankedPlan:
     return RankedPlan(
         rank=rank,
         name=plan["name"],
-        parallel=plan["layout"],
+        parallel=layout_json(plan["layout"]),
         pipeline=pipeline,
         step_time_s=step_time,
         estimated_step_time_s=plan["step_time"],

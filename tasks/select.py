@@ -19,7 +19,7 @@ from tasks.tables import unpack, unpack_layouts
 def select(problem: Problem, layouts: dict[str, Any], step_time: dict[str, Any], top: int) -> Result:
     """Take the ``top`` fastest fitting layouts and say where their time and memory go."""
     fitting = unpack_layouts(layouts)
-    chosen = fitting.take(rank(fitting, unpack(step_time)["step_time"], top))
+    chosen = fitting.take(rank(fitting, unpack(step_time)["step_time"], top, problem.cluster.device.devices_per_node))
     times, memories = performance.estimate(problem, chosen), memory.estimate(problem, chosen)
     selected = []
     for i in range(len(chosen)):

@@ -22,7 +22,19 @@ def test_time_parts_add_up_to_makespan_plus_outside() -> None:
 
 
 def test_layout_name_tells_apart_layouts_that_differ_in_one_dimension() -> None:
-    base = {"dp": 8, "tp": 4, "cp": 2, "ep": 4, "etp": 1, "pp": 4, "vpp": 2, "mbs": 1, "mb": 8, "sp": 1, "zero_stage": 1}
+    base = {
+        "dp": 8,
+        "tp": 4,
+        "cp": 2,
+        "ep": 4,
+        "etp": 1,
+        "pp": 4,
+        "vpp": 2,
+        "mbs": 1,
+        "mb": 8,
+        "sp": 1,
+        "zero_stage": 1,
+    }
     base |= {"op": 16, "recompute": RECOMPUTE.index("full"), "recompute_layers": 2}
     changes = [
         {},
@@ -45,5 +57,5 @@ def test_layout_name_tells_apart_layouts_that_differ_in_one_dimension() -> None:
 
 
 def test_layout_name_is_short_when_most_dimensions_are_one() -> None:
-    layout = Layouts.of([{"tp": 8, "pp": 4, "vpp": 5, "dp": 32, "sp": 1, "zero_stage": 1, "op": 32}]).row(0)
+    layout = Layouts.of([{"tp": 8, "etp": 8, "pp": 4, "vpp": 5, "dp": 32, "sp": 1, "zero_stage": 1, "op": 32}]).row(0)
     assert layout_name(layout) == "tp8-pp4-vpp5-dp32-mbs1-z1"
