@@ -1,0 +1,33 @@
+"""How balancing is to be done."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Schedule = Literal["auto", "1f1b", "interleaved", "interleaved-less-memory", "gpipe", "zb-h1", "zb-h2", "zb-v", "seq1f1b", "dualpipe-v"]
+Format = Literal["mindformers", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSpec:
+    """Options of one balancing."""
+
+    time_limit_s: float = 60.0
+    """Seconds for one layout."""
+    effort: int = 1
+    """0: heuristics and a quick bound; 1: search until the gap is small; 2: use the time limit to prove optimality."""
+    solver: str = "highs"
+    """A PuLP solver: highs, cbc, gurobi, … """
+    schedule: Schedule = "auto"
+    """``auto`` keeps the layout's own, and of the two interleaved orders tries both."""
+    strategies: tuple[str, ...] = ("none", "select", "comm", "both", "full")
+    """Strategies that layers may use."""
+    equal_chunks: bool = False
+    """Every chunk gets the even share (for frameworks that cannot place uneven layers)."""
+    offset: tuple[tuple[int, ...], ...] | None = None
+    """Fixes the layers of every chunk, ``[vpp][pp]``; only strategies are searched."""
+    recompute: dict[str, tuple[tuple[int, ...], ...]] | None = None
+    """Fixes how many layers of every chunk use each strategy, ``[vpp][pp]``; only where the rest go is searched."""
+    format: Format = "mindformers"
+    """Whose lists the answer must be expressible in: MindFormers cannot mix select and comm on one chunk."""
+    seed: int = 0
+    """Of the search; the same seed gives the same answer unless a time limit is hit."""
