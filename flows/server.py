@@ -74,7 +74,8 @@ def start(*, port: int = 0, detached: bool = False) -> tuple["subprocess.Popen[b
             start_new_session=True,  # Ctrl-C is for the flow, which then ends the server in order.
         )
         assert process.stdout is not None
-        line = process.stdout.readline().strip()
+        with process.stdout as first_line:
+            line = first_line.readline().strip()
         deadline = time.monotonic() + START_SECONDS
         url = f"http://127.0.0.1:{line.decode()}/api"
         while line and time.monotonic() < deadline and process.poll() is None:

@@ -34,6 +34,7 @@ def main() -> None:
     port = listener.getsockname()[1]
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
+    os.dup2(2, 1)  # The owner reads one line and closes its end; whatever else is said goes to the log.
     os.environ["PREFECT_SERVER_API_HOST"] = "127.0.0.1"
     os.environ["PREFECT_SERVER_API_PORT"] = str(port)
 

@@ -27,6 +27,15 @@ def small_plan(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def fresh_cache(tmp_path: Path) -> Iterator[Path]:
+    """A folder of cached results that no other test has written to."""
+    from prefect.settings import PREFECT_RESULTS_LOCAL_STORAGE_PATH, temporary_settings
+
+    with temporary_settings({PREFECT_RESULTS_LOCAL_STORAGE_PATH: str(tmp_path / "cache")}):
+        yield tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def prefect_server() -> Iterator[str]:
     """One private Prefect server for all flow tests of this process."""

@@ -14,7 +14,7 @@ def run(tmp_path: Path) -> State[Any]:
     return nightly(str(tmp_path / "plans"), str(tmp_path / "runs"), return_state=True)
 
 
-@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.usefixtures("prefect_server", "fresh_cache")
 def test_nightly_plans_only_what_changed_and_survives_a_broken_config(small_plan: Path, tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     for name in ("one", "two"):

@@ -8,11 +8,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 
-from flows.environment import state_folder
 from flows.plan import plan
 from flows.server import wait_until_recorded
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("prefect"), pytest.mark.usefixtures("prefect_server")]
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.xdist_group("prefect"),
+    pytest.mark.usefixtures("prefect_server", "fresh_cache"),
+]
 
 STEPS = ["load", "enumerate", "memory", "performance", "select", "balance", "balance", "simulate", "simulate"]
 STEPS += ["rank", "report"]
@@ -71,10 +74,10 @@ def test_plan_computes_once_and_then_only_what_changed(small_plan: Path, tmp_pat
     assert files(tmp_path / "again") == written
 
 
-def test_plan_computes_again_what_a_broken_cache_file_held(small_plan: Path, tmp_path: Path) -> None:
+def test_plan_computes_again_what_a_broken_cache_file_held(small_plan: Path, tmp_path: Path, fresh_cache: Path) -> None:
     run(small_plan, tmp_path / "out")
     written = files(tmp_path / "out")
-    cached = [path for path in (state_folder() / "cache").rglob("*") if path.is_file()]
+    cached = sorted(path for path in fresh_cache.rglob("*") if path.is_file())
     assert cached
     for number, path in enumerate(cached):
         content = path.read_bytes()

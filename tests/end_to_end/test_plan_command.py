@@ -1,0 +1,115 @@
+"""``python -m flows.plan`` as a user runs it, in processes of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.environment import PROJECT, defaults
+
+pytestmark = [pytest.mark.flow, pytest.mark.slow, pytest.mark.xdist_group("prefect")]
+
+
+def environment(state: Path) -> dict[str, str]:
+    """The environment of a user who has set nothing; state in a folder of the test."""
+    inherited = {key: value for key, value in os.environ.items() if key not in defaults() and key != "PREFECT_API_URL"}
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return {**inherited, "PARAPLAN_STATE": str(state), "PYTHONPATH": path}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "flows.plan", *map(str, arguments)]
+
+
+def run(state: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command(*arguments), cwd=state.parent, env=environment(state), capture_output=True, text=True, timeout=300
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def servers_of(state: Path) -> list[str]:
+    """Server processes that were started for the state folder of a test."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            started_for_test = f"PARAPLAN_STATE={state}".encode() in (entry / "environ").read_bytes().split(b"\0")
+            if started_for_test and b"flows.server_process" in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(small_plan: Path, tmp_path: Path) -> None:
+    undisturbed = run(tmp_path / "calm", small_plan, "-o", tmp_path / "undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    expected = files(tmp_path / "undisturbed")
+    assert "Traceback" not in undisturbed.stderr
+    assert "rank | layout" in undisturbed.stdout
+    assert str(tmp_path / "undisturbed" / "plan.json") in undisturbed.stdout
+
+    state = tmp_path / "disturbed"
+    for message in (
+        "Beginning flow run",
+        "fit in memory",
+        "balance",
+        "Task run 'report",
+        "Finished in state Completed(",
+    ):
+        process = subprocess.Popen(
+            command(small_plan, "-o", tmp_path / "out", "--no-cache"),
+            cwd=tmp_path,
+            env=environment(state),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stderr is not None
+        for line in process.stderr:
+            if message in line:
+                break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+    again = run(state, small_plan, "-o", tmp_path / "out")
+    assert again.returncode == 0, again.stderr
+    assert files(tmp_path / "out") == expected
+
+    deadline = time.monotonic() + 20
+    while servers_of(state) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert servers_of(state) == []
+    assert servers_of(tmp_path / "calm") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"config\.yaml: no such file"),
+        ("model: [\n", r"config\.yaml:2: YAML syntax: .*"),
+        ("modell: llama3-8b\n", r"config\.yaml.*: modell: unknown key; did you mean 'model'\?"),
+    ],
+)
+def test_plan_refuses_bad_input_with_one_line_and_status_2(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = run(tmp_path / "state", path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(rf".*{message}\n", done.stderr), done.stderr
+
+
+def test_plan_refuses_a_top_below_one(small_plan: Path, tmp_path: Path) -> None:
+    done = run(tmp_path / "state", small_plan, "--top", "0")
+    assert done.returncode == 2
+    assert done.stderr == "--top: found 0, allowed: 1 or more\n"
