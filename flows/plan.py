@@ -15,6 +15,7 @@ from uuid import UUID
 from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
+from prefect.settings import PREFECT_TASKS_REFRESH_CACHE, temporary_settings
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
@@ -62,7 +63,7 @@ def _run_name() -> str:
 @flow(
     name="plan",
     flow_run_name=_run_name,
-    task_runner=ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1),
+    task_runner=ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1),  # type: ignore[arg-type] # invariant future type
     persist_result=False,
 )
 def plan(
@@ -86,46 +87,46 @@ def plan(
     except ParaplanError as error:
         return Failed(name=BAD_INPUT, message=str(error))
     try:
-        return _plan(asked, Path(output or f"runs/{asked.name}"), top or asked.search.top, use_cache)
+        with temporary_settings({PREFECT_TASKS_REFRESH_CACHE: not use_cache}):
+            return _plan(asked, Path(output or f"runs/{asked.name}"), top or asked.search.top)
     except _Stopped as stopped:
         publish(f"{asked.name}-report", f"no plan: {stopped}", f"# {asked.name}\n\n{stopped}\n")
         return Failed(name=stopped.name, message=str(stopped))
 
 
-def _plan(config: PlanConfig, folder: Path, top: int, use_cache: bool) -> State[Any]:
+def _plan(config: PlanConfig, folder: Path, top: int) -> State[Any]:
     problem, name = config.problem, config.name
-    again = {"refresh_cache": not use_cache}
     # How many layouts are balanced is no property of the space: a larger T finds the search in the cache.
     search = replace(config.search, top=1)
 
-    described = load.with_options(**again).submit(config)
-    space = enumerate_layouts.with_options(**again).submit(problem, search)
+    described = load.submit(config)
+    space = enumerate_layouts.submit(problem, search)
     removed = _answer(space)["removed"]
     publish(f"{name}-question", "what is asked and assumed", _assumptions(_answer(described)), described.task_run_id)
     counted = f"{_answer(space)['candidates']:,} layouts satisfy every rule"
     rules = table(("rule", "layouts removed"), [(rule, f"{count:,}") for rule, count in removed.items()])
     publish(f"{name}-candidates", counted, _page(counted, rules), space.task_run_id)
 
-    memory = filter_by_memory.with_options(**again).submit(problem, search, _answer(space)["layouts"])
+    memory = filter_by_memory.submit(problem, search, _answer(space)["layouts"])
     counted = f"{_answer(memory)['fitting']:,} of {_answer(space)['candidates']:,} layouts fit in memory"
     publish(f"{name}-memory", counted, _page(counted, []), memory.task_run_id)
 
     fitting, peak = _answer(memory)["layouts"], _answer(memory)["peak"]
-    timed = estimate_time.with_options(**again).submit(problem, search, fitting)
+    timed = estimate_time.submit(problem, search, fitting)
     step_time = _answer(timed)["step_time"]
-    chosen = select.with_options(**again).submit(problem, fitting, step_time, top)
+    chosen = select.submit(problem, fitting, step_time, top)
     selected = _answer(chosen)["selected"]
     best = f"best estimate {selected[0]['step_time']:.4g} s a step, {selected[0]['name']}"
     publish(f"{name}-estimates", best, _page(best, _estimates(selected)), chosen.task_run_id)
 
-    played, failed = _balance_and_simulate(config, selected, again)
+    played, failed = _balance_and_simulate(config, selected)
     if not played:
         reasons = "; ".join(f"{layout['name']}: {layout['reason']}" for layout in failed)
         raise _Stopped({"error": f"{name}: no selected layout could be balanced: {reasons}", "exit_status": 1})
 
-    ranked = rank_plans.with_options(**again).submit(problem, played)
+    ranked = rank_plans.submit(problem, played)
     plans, timelines = _answer(ranked)["plans"], _answer(ranked)["timelines"]
-    report = write_report.with_options(**again).submit(
+    report = write_report.submit(
         config=config,
         assumptions=_answer(described)["assumptions"],
         removed=removed,
@@ -155,24 +156,26 @@ def _plan(config: PlanConfig, folder: Path, top: int, use_cache: bool) -> State[
 
 
 def _balance_and_simulate(
-    config: PlanConfig, selected: Sequence[dict[str, Any]], again: dict[str, Any]
+    config: PlanConfig, selected: Sequence[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Balance and simulate every selected layout in parallel; one that fails is reported and stops no other."""
     problem, logger = config.problem, get_run_logger()
-    balancing = [
-        balance_pipeline.with_options(**again).submit(one["name"], problem, one["layout"], config.balance)
-        for one in selected
-    ]
+    balancing = [balance_pipeline.submit(one["name"], problem, one["layout"], config.balance) for one in selected]
     simulating: list[PrefectFuture[Result] | None] = []
     reasons: list[str | None] = []
     for one, balanced in zip(selected, balancing, strict=True):
-        reason = _reason(balanced)
-        reasons.append(reason)
+        reasons.append(_reason(balanced))
+        if reasons[-1]:
+            simulating.append(None)
+            continue
         simulating.append(
-            None
-            if reason
-            else simulate_pipeline.with_options(**again).submit(
-                one["name"], problem, one["layout"], balanced.result()["pipeline"], wait_for=[balanced]
+            simulate_pipeline.submit(
+                one["name"],
+                problem,
+                one["layout"],
+                balanced.result()["pipeline"],
+                return_state=False,
+                wait_for=[balanced],  # Draws the dependency; the pipeline alone is passed by value.
             )
         )
     played, failed = [], []

@@ -14,10 +14,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flows.environment import PROJECT, state_folder
 from paraplan.errors import InputError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 START_SECONDS = 120.0
 """A first start creates the database, which takes about ten seconds on a quiet machine."""
@@ -155,7 +159,7 @@ def wait_until_recorded(flow_run_id: UUID) -> bool:
     deadline = time.monotonic() + SETTLE_SECONDS
     with get_client(sync_client=True) as client:
         while time.monotonic() < deadline:
-            states = []
+            states: list[State[Any] | None] = []
             while page := client.read_task_runs(flow_run_filter=this_run, limit=200, offset=len(states)):
                 states += [run.state for run in page]
             if all(state is not None and state.is_final() for state in states):

@@ -40,7 +40,7 @@ class ContentAndCode(CachePolicy):
         return f"{self.step}/{digest({'code': code_version.digest(self.modules), 'inputs': content})}"
 
 
-class CheckedJson(Serializer):  # type: ignore[type-arg] # Prefect registers subclasses and refuses the parametrised base
+class CheckedJson(Serializer):
     """JSON with its own checksum: a file that was cut short or altered is no result, and the step runs again."""
 
     type: Literal["paraplan-checked-json"] = "paraplan-checked-json"
@@ -85,19 +85,18 @@ def step(
             except Exception as error:
                 if not isolated:
                     raise
-                step_logger(function.__module__).exception("%s failed", name)
+                step_logger(function.__module__).debug("%s failed", name, exc_info=True)
                 return Failed(message=f"{type(error).__name__}: {error}")  # type: ignore[return-value] # Prefect's way
 
         policy = ContentAndCode(step=name, modules=(*modules, function.__module__), ignored=frozenset(ignored))
         return task(
-            answered,
             name=name,
             task_run_name=run_name,
             cache_policy=policy,
             persist_result=True,
             result_serializer=CheckedJson(),
             cache_result_in_memory=False,
-        )
+        )(answered)
 
     return decorate
 

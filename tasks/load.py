@@ -2,7 +2,8 @@
 
 from paraplan.configuration import PlanConfig
 from paraplan.models import parameters
-from paraplan.report import GIB, assumptions
+from paraplan.plan_document import GIB
+from paraplan.report import assumptions
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 

@@ -21,7 +21,7 @@ def select(problem: Problem, layouts: dict[str, Any], step_time: dict[str, Any],
     fitting = unpack_layouts(layouts)
     chosen = fitting.take(rank(fitting, unpack(step_time)["step_time"], top, problem.cluster.device.devices_per_node))
     times, memories = performance.estimate(problem, chosen), memory.estimate(problem, chosen)
-    selected = []
+    selected: list[dict[str, Any]] = []
     for i in range(len(chosen)):
         row = chosen.row(i)
         selected.append(

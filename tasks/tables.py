@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from paraplan.layouts import COLUMNS, Layouts
 
-
 WHOLE = (np.int8, np.int16, np.int32, np.int64)
 
 

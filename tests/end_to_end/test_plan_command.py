@@ -49,7 +49,9 @@ def servers_of(state: Path) -> list[str]:
     return found
 
 
-def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(small_plan: Path, tmp_path: Path) -> None:
+def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(
+    small_plan: Path, tmp_path: Path, prefect_server: str
+) -> None:
     undisturbed = run(tmp_path / "calm", small_plan, "-o", tmp_path / "undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     expected = files(tmp_path / "undisturbed")
@@ -57,7 +59,8 @@ def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(sm
     assert "rank | layout" in undisturbed.stdout
     assert str(tmp_path / "undisturbed" / "plan.json") in undisturbed.stdout
 
-    state = tmp_path / "disturbed"
+    # The killed runs share the session's server, which saves them starting one each.
+    disturbed = {**environment(tmp_path / "disturbed"), "PREFECT_API_URL": prefect_server}
     for message in (
         "Beginning flow run",
         "fit in memory",
@@ -68,7 +71,7 @@ def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(sm
         process = subprocess.Popen(
             command(small_plan, "-o", tmp_path / "out", "--no-cache"),
             cwd=tmp_path,
-            env=environment(state),
+            env=disturbed,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -80,14 +83,14 @@ def test_plan_killed_at_any_point_leaves_nothing_that_changes_the_next_answer(sm
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stderr.close()
-    again = run(state, small_plan, "-o", tmp_path / "out")
+    again = run(tmp_path / "disturbed", small_plan, "-o", tmp_path / "out")
     assert again.returncode == 0, again.stderr
     assert files(tmp_path / "out") == expected
 
     deadline = time.monotonic() + 20
-    while servers_of(state) and time.monotonic() < deadline:
+    while servers_of(tmp_path / "disturbed") and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert servers_of(state) == []
+    assert servers_of(tmp_path / "disturbed") == []
     assert servers_of(tmp_path / "calm") == []
 
 

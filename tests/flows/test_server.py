@@ -50,9 +50,9 @@ def test_private_server_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
 
 def test_api_given_by_the_user_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    with pytest.raises(InputError, match=r"PREFECT_API_URL: found 'http://127.0.0.1:9/api', but no Prefect server"):
-        with server.prefect_api():
-            pass
+    message = r"PREFECT_API_URL: found 'http://127.0.0.1:9/api', but no Prefect server"
+    with pytest.raises(InputError, match=message), server.prefect_api():
+        pass
 
 
 def test_served_url_is_none_when_its_server_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
