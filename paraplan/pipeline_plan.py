@@ -38,6 +38,8 @@ class PipelinePlan:
     memory_limit_mib: float
     seconds: float
     solver: str
+    message: str = ""
+    """Why there is no assignment, and what would help; what hit a limit."""
 
     def to_json(self) -> dict[str, Any]:
         """The plain values of the contract (design.md, section 5); tuples become lists in JSON."""

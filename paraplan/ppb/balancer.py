@@ -1,0 +1,325 @@
+"""Balancing: bounds, search and integer program put together; the simulator has the last word."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from paraplan.errors import InputError
+from paraplan.pipeline_plan import Bubble, PipelinePlan, Table
+from paraplan.ppb import model, search
+from paraplan.ppb.bounds import Relaxation, Relaxed, disjunction, fixed_totals
+from paraplan.ppb.problem import Array, BalanceProblem, Counts
+from paraplan.simulator import bubble
+
+GOOD_GAP = {0: 0.05, 1: 0.01, 2: 0.0}
+"""Effort to the gap at which it stops looking."""
+
+RUNS = {0: 2, 1: 6, 2: 8}
+"""Annealing runs of one round."""
+
+MOVES_PER_ROUND = 40_000
+PROGRAM_VARIABLES = 400
+"""Integer programs with more variables seldom close in time; they are tried only with effort 2."""
+
+
+def balance(problem: BalanceProblem) -> PipelinePlan:
+    """Assign layers and strategies to chunks under the memory limit.
+
+    Tries both interleaved orders where the specification leaves the schedule open. The makespan and the peak memory
+    are the simulator's for the returned assignment; the bound holds for every assignment that respects the limit.
+
+    Raises:
+        InputError: the schedule cannot run these numbers, or the options contradict the layers.
+    """
+    began = time.monotonic()
+    solver = model.check_solver(problem.spec.solver)
+    tried = [problem]
+    if problem.spec.schedule == "auto" and problem.schedule == "interleaved" and not problem.batched:
+        # The less-memory order leaves room for less recomputation; equal otherwise.
+        other = replace(problem, schedule="interleaved-less-memory")
+        if problem.micro_batches % problem.stages == 0:
+            tried.append(other)
+    deadline = began + problem.spec.time_limit_s
+    plans = []
+    for i, one in enumerate(tried):
+        now = time.monotonic()
+        share = (deadline - now) / (len(tried) - i)
+        plans.append(_Balancing(one, solver, now, now + share).plan())
+    found = [plan for plan in plans if plan.status != "infeasible"]
+    if not found:
+        return replace(plans[0], seconds=time.monotonic() - began)
+    best = min(found, key=lambda plan: plan.makespan)
+    # The bound over all tried orders is the lowest of theirs.
+    bound = min([best.makespan, *(plan.lower_bound for plan in found)])
+    gap = best.makespan / bound - 1 if bound > 0 else 0.0
+    status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
+    return replace(best, status=status, lower_bound=bound, gap=gap, seconds=time.monotonic() - began)  # type: ignore[arg-type]
+
+
+OPTIMAL_GAP = 1e-7
+"""A makespan this near its bound is called optimal: the solvers' own precision."""
+
+
+class _Balancing:
+    """One schedule of one problem."""
+
+    def __init__(self, problem: BalanceProblem, solver: str, began: float, deadline: float) -> None:
+        self.problem, self.solver, self.began, self.deadline = problem, solver, began, deadline
+        self.best: Counts | None = None
+        self.best_time = math.inf
+        self.bound = 0.0
+
+    def plan(self) -> PipelinePlan:
+        problem, spec = self.problem, self.problem.spec
+        _check_options(problem)
+        limit = self.deadline - self.began
+        relaxation = Relaxation(problem, self.began + 0.4 * limit)
+        root = relaxation.solve()
+        if math.isinf(root.bound):
+            return self._infeasible()
+        self.bound = root.bound
+        instance = search.instance_of(problem)
+        starts = [round_relaxed(problem, root)]
+        starts += [even_start(problem, i) for i in range(RUNS[spec.effort] - 1)]
+        target = GOOD_GAP[spec.effort]
+        small = relaxation.rows.size <= PROGRAM_VARIABLES
+        # Short runs first: they bring small pipelines to their optimum.
+        self._anneal(instance, starts, MOVES_PER_ROUND // 4)
+        rounds = 0
+        improved = True
+        while self._gap() > target and time.monotonic() < self.began + 0.5 * limit:
+            if rounds and not improved and (spec.effort < 2 or rounds > 6):
+                break
+            before = self.best_time
+            current = [self.best] if self.best is not None else []
+            fresh = [even_start(problem, rounds * 17 + i) for i in range(RUNS[spec.effort] - len(current) - 1)]
+            self._anneal(instance, [*current, round_relaxed(problem, root), *fresh], MOVES_PER_ROUND * (rounds + 1), rounds + 1)
+            improved = self.best_time < before * (1 - 1e-6)
+            rounds += 1
+            if rounds == 1 and self._gap() > target:
+                self._raise_bound(relaxation, root)
+        if self._gap() > target:
+            self._raise_bound(relaxation, root)
+        if self._gap() > OPTIMAL_GAP and (self.best is None or small or spec.effort == 2):
+            program = model.IntegerProgram(problem, relaxation.cuts)
+            end = self.deadline if spec.effort == 2 or self.best is None else min(self.deadline, time.monotonic() + 0.3 * limit)
+            solved = program.solve(self.solver, end, self.best, self.best_time)
+            if math.isinf(solved.bound) and self.best is None:
+                return self._infeasible()
+            if math.isfinite(solved.bound):
+                self.bound = max(self.bound, min(solved.bound, self.best_time))
+            if solved.counts_TRC is not None:
+                self._take(solved.counts_TRC)
+        if self.best is None:
+            return self._unknown()
+        return self._answer(self.best)
+
+    def _gap(self) -> float:
+        return self.best_time / self.bound - 1 if self.bound > 0 else math.inf
+
+    def _raise_bound(self, relaxation: Relaxation, root: Relaxed) -> None:
+        if self.best is None:
+            return
+        relaxation.deadline = min(self.deadline, time.monotonic() + 0.35 * (self.deadline - self.began))
+        self.bound = max(self.bound, min(disjunction(relaxation, root, self.best_time), self.best_time))
+
+    def _anneal(self, instance: search.Instance, starts: list[Counts], moves: int, turn: int = 0) -> None:
+        seed = self.problem.spec.seed * 1000 + turn * 100
+        scale = max(self.bound, 1e-12)
+        for _, counts in search.anneal(instance, starts, moves, seed, scale, self.bound):
+            self._take(counts)
+
+    def _take(self, counts: Counts) -> None:
+        """Keep an assignment that the simulator finds within the limit and faster."""
+        problem = self.problem
+        if (problem.peak_memory(counts) > problem.costs.limit_P * (1 + 1e-12)).any():
+            return
+        seconds = problem.makespan(counts)
+        if seconds < self.best_time:
+            self.best, self.best_time = counts.copy(), seconds
+
+    def _answer(self, counts: Counts) -> PipelinePlan:
+        gap = self.best_time / self.bound - 1 if self.bound > 0 else 0.0
+        gap = max(gap, 0.0)
+        status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
+        bound = min(self.bound, self.best_time)
+        return plan_of(self.problem, counts, status, bound, time.monotonic() - self.began, self.solver)
+
+    def _infeasible(self) -> PipelinePlan:
+        return self._without("infeasible", shortfall(self.problem))
+
+    def _unknown(self) -> PipelinePlan:
+        return self._without("infeasible", "no assignment was found in the time limit, nor was it shown that there is none")
+
+    def _without(self, status: str, message: str) -> PipelinePlan:
+        empty = Bubble(0.0, 0.0, 0.0, 0.0, 0.0)
+        problem = self.problem
+        return PipelinePlan(
+            status, problem.schedule, math.inf, math.inf, 0.0, empty, (), (), {}, {}, (),  # type: ignore[arg-type]
+            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, message,
+        )  # fmt: skip
+
+
+def _check_options(problem: BalanceProblem) -> None:
+    spec, layers = problem.spec, int(problem.costs.count_T.sum())
+    if spec.equal_chunks and layers % problem.places:
+        raise InputError(f"equal chunks: {layers} layers found, a multiple of the {problem.places} chunks is needed")
+    if spec.offset is not None:
+        if len(spec.offset) != problem.chunks or any(len(row) != problem.stages for row in spec.offset):
+            raise InputError(f"offset: a table of {problem.chunks} rows of {problem.stages} numbers is needed")
+        totals = fixed_totals(problem) or []
+        if sum(totals) != layers or min(totals) < 0:
+            raise InputError(
+                f"offset: the chunks hold {sum(totals)} layers (least {min(totals)}), all {layers} and none below 0 are needed"
+            )
+    if len(problem.memory_limit_mib) != problem.stages:
+        raise InputError(f"memory limit: one number for each of the {problem.stages} stages is needed")
+
+
+def round_relaxed(problem: BalanceProblem, root: Relaxed) -> Counts:
+    """Whole layers near a relaxed solution: running sums rounded, types in their order, strategies by largest share."""
+    totals = fixed_totals(problem)
+    wanted = root.counts_TRC.sum(axis=(0, 1)) if totals is None else np.array(totals, dtype=np.float64)
+    return _filled(problem, np.diff(np.rint(np.cumsum(wanted)), prepend=0).astype(np.int64), root.counts_TRC)
+
+
+def even_start(problem: BalanceProblem, turn: int) -> Counts:
+    """Even chunks; all with the strategy that keeps least (turn 0, 2, …) or most (1, 3, …), shifted a little."""
+    totals = fixed_totals(problem)
+    layers = int(problem.costs.count_T.sum())
+    if totals is None:
+        edges = np.rint(np.arange(problem.places + 1) * layers / problem.places)
+        totals = list(np.diff(edges).astype(np.int64))
+    shares = np.zeros((len(problem.bodies), len(problem.strategies), problem.places))
+    for t in range(len(problem.bodies)):
+        usable = np.flatnonzero(problem.costs.usable_TR[t])
+        keeps = problem.costs.activation_TR[t, usable]
+        chosen = usable[int(np.argmin(keeps) if turn % 2 == 0 else np.argmax(keeps))]
+        shares[t, chosen] = 1.0
+    return _filled(problem, np.array(totals), shares)
+
+
+def _filled(problem: BalanceProblem, totals: Counts, shares_TRC: Array) -> Counts:
+    """Places filled in order with the types in order, each by its strategies' shares there."""
+    counts = np.zeros(shares_TRC.shape, dtype=np.int64)
+    t, left = 0, int(problem.costs.count_T[0])
+    for q, total in enumerate(totals):
+        room = int(total)
+        while room and t < len(problem.bodies):
+            take = min(room, left)
+            share = shares_TRC[t, :, q] * problem.costs.usable_TR[t]
+            if share.sum() <= 0:
+                share = problem.costs.usable_TR[t].astype(np.float64)
+                share = (np.cumsum(share[::-1])[::-1] == 1) & problem.costs.usable_TR[t]
+                share = share.astype(np.float64)
+            split = share / share.sum() * take
+            whole = np.floor(split).astype(np.int64)
+            for r in np.argsort(-(split - whole), kind="stable")[: take - int(whole.sum())]:
+                whole[r] += 1
+            counts[t, :, q] += whole
+            room, left = room - take, left - take
+            if left == 0:
+                t += 1
+                left = int(problem.costs.count_T[t]) if t < len(problem.bodies) else 0
+    if problem.spec.format == "mindformers" and {"select", "comm"} <= set(problem.strategies):
+        # Where both would share a chunk, the comm layers select instead.
+        one, other = problem.strategies.index("select"), problem.strategies.index("comm")
+        for q in range(problem.places):
+            if counts[:, one, q].sum() and counts[:, other, q].sum():
+                counts[:, one, q] += counts[:, other, q]
+                counts[:, other, q] = 0
+    return counts
+
+
+def plan_of(
+    problem: BalanceProblem, counts: Counts, status: str, bound: float, seconds: float, solver: str
+) -> PipelinePlan:
+    """What the simulator measures for an assignment."""
+    durations = problem.durations(counts)
+    makespan = problem.graph.makespan(durations, problem.p2p)
+    bound = min(bound, makespan)
+
+    def table(values_C: Counts) -> Table:
+        rows = np.zeros((problem.chunks, problem.stages), dtype=np.int64)
+        rows[problem.chunk_of, problem.stage_of] = values_C
+        return tuple(tuple(int(x) for x in row) for row in rows)
+
+    share = int(problem.costs.count_T.sum()) // problem.places
+    return PipelinePlan(
+        status=status,  # type: ignore[arg-type]
+        schedule=problem.schedule,
+        makespan=makespan,
+        lower_bound=bound,
+        gap=makespan / bound - 1 if bound > 0 else 0.0,
+        bubble=bubble(problem.graph, durations, problem.p2p, _plain_work(problem, counts)),
+        layers=table(counts.sum(axis=(0, 1))),
+        offset=table(counts.sum(axis=(0, 1)) - share),
+        recompute={name: table(counts[:, r].sum(axis=0)) for r, name in enumerate(problem.strategies)},
+        assignment={
+            layer.name: {
+                name: table(counts[t, r])
+                for r, name in enumerate(problem.strategies)
+                if problem.costs.usable_TR[t, r]
+            }
+            for t, layer in enumerate(problem.bodies)
+        },
+        peak_memory_mib=tuple(float(x) for x in problem.peak_memory(counts)),
+        memory_limit_mib=max(problem.memory_limit_mib),
+        seconds=seconds,
+        solver=solver,
+    )
+
+
+def _plain_work(problem: BalanceProblem, counts: Counts) -> Array:
+    """Each stage's work of the whole step without what its strategies add."""
+    durations = problem.durations(counts)
+    graph = problem.graph
+    work = np.bincount(graph.klass % graph.stages, weights=durations[graph.klass], minlength=graph.stages)
+    extra = problem.costs.backward_TR - np.array(
+        [[layer.backward * (0.5 if problem.split_backward else 1.0)] for layer in problem.bodies]
+    )
+    added = np.einsum("tr,trc->c", np.where(problem.costs.usable_TR, extra, 0.0), counts)
+    added = added * problem.costs.slowness_P[problem.stage_of] * problem.micro_batches
+    np.subtract.at(work, problem.stage_of, added)
+    return work
+
+
+def shortfall(problem: BalanceProblem) -> str:
+    """Which stage misses the limit by how much under the strategies that keep least, and what would do."""
+    lightest = even_start(problem, 0)
+    peaks = problem.peak_memory(lightest)
+    limit = problem.costs.limit_P
+    worst = int(np.argmax(peaks - limit))
+    needed = _smallest_limit(problem)
+    text = (
+        f"no assignment respects the limit: with even chunks and the strategies that keep least, stage {worst} needs"
+        f" {peaks[worst]:,.0f} MiB of {limit[worst]:,.0f}"
+    )
+    return f"{text}; the smallest limit that does is {needed:,.0f} MiB on every stage"
+
+
+def _smallest_limit(problem: BalanceProblem) -> float:
+    """The smallest common limit under which the relaxation, then a search, finds an assignment."""
+    low, high = 0.0, float(problem.peak_memory(even_start(problem, 0)).max())
+    floor = float(problem.costs.limit_P.max())
+    low = min(floor, high)
+    for _ in range(12):
+        middle = (low + high) / 2
+        scaled = replace(problem, memory_limit_mib=(middle,) * problem.stages)
+        relaxed = Relaxation(scaled, time.monotonic() + 2.0)
+        status = relaxed.solve(stop_above=0.0)
+        if math.isinf(status.bound):
+            low = middle
+            continue
+        instance = search.instance_of(scaled)
+        starts = [even_start(scaled, 0), round_relaxed(scaled, status)]
+        found = search.anneal(instance, starts, 10_000, problem.spec.seed, max(status.bound, 1.0))
+        if any(math.isfinite(seconds) for seconds, _ in found):
+            high = middle
+        else:
+            low = middle
+    return high
+
+

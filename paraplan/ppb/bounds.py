@@ -1,0 +1,163 @@
+"""Lower bounds on the makespan of every assignment that respects the memory limit.
+
+The linear relaxation keeps the memory rows and adds the longest path of each solution as a cut until none is missing.
+It lets a layer be split over stages; the stage-total disjunction takes that back: if ``g_s(k)`` is the relaxation with
+at least ``k`` whole layers on stage ``s``, a makespan ``θ`` leaves stage ``s`` at most ``max{k: g_s(k) ≤ θ}`` layers,
+and all stages together need room for all of them.
+"""
+
+import time
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from paraplan.ppb.problem import Array, BalanceProblem
+from paraplan.ppb.rows import Row, Rows
+
+PRECISION = 1e-9
+"""Relative: how far a path may exceed the relaxation's makespan without becoming a cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """A converged relaxation."""
+
+    bound: float
+    """Infinite: no assignment respects the limit, even with layers split."""
+    counts_TRC: Array
+    converged: bool
+
+
+class Relaxation:
+    """The linear relaxation, kept by HiGHS between solves."""
+
+    def __init__(self, problem: BalanceProblem, deadline: float) -> None:
+        self.problem, self.rows, self.deadline = problem, Rows(problem), deadline
+        self.cuts: list[Row] = []
+        size = self.rows.size
+        self.highs = highspy.Highs()
+        self.highs.setOptionValue("output_flag", False)
+        self.highs.setOptionValue("threads", 1)
+        infinite = highspy.kHighsInf
+        usable = np.repeat(problem.costs.usable_TR[:, :, None], problem.places, axis=2).reshape(-1)
+        for i in range(size):
+            self.highs.addVar(0.0, infinite if usable[i] else 0.0)
+        self.highs.addVar(0.0, infinite)
+        self.highs.changeColCost(size, 1.0)
+        every = np.arange(size, dtype=np.int32).reshape(self.rows.shape)
+        for t, count in enumerate(problem.costs.count_T):
+            index = every[t].reshape(-1)
+            self.highs.addRow(float(count), float(count), len(index), index, np.ones(len(index)))
+        for row in self.rows.memory():
+            self._add(row, path=False)
+        self.stage_rows = []
+        for s in range(problem.stages):
+            index = every[:, :, problem.stage_of == s].reshape(-1)
+            self.stage_rows.append(self.highs.getNumRow())
+            self.highs.addRow(0.0, infinite, len(index), index, np.ones(len(index)))
+        self._add_fixed(every)
+        even = np.zeros(self.rows.shape)
+        for t in range(self.rows.shape[0]):
+            first = int(np.flatnonzero(problem.costs.usable_TR[t])[0])
+            even[t, first] = problem.costs.count_T[t] / problem.places
+        self.cut(even)
+        for s in range(problem.stages):
+            lifted = even.copy()
+            lifted[:, :, problem.stage_of == s] *= 2
+            self.cut(lifted)
+
+    def _add_fixed(self, every: np.ndarray) -> None:
+        """Rows for what the options fix: layers of each chunk."""
+        totals = fixed_totals(self.problem)
+        if totals is None:
+            return
+        for place, total in enumerate(totals):
+            index = every[:, :, place].reshape(-1)
+            self.highs.addRow(float(total), float(total), len(index), index, np.ones(len(index)))
+
+    def _add(self, row: Row, *, path: bool) -> None:
+        index = np.flatnonzero(row.coefficients).astype(np.int32)
+        values = row.coefficients[index]
+        if path:
+            index = np.append(index, np.int32(self.rows.size))
+            values = np.append(values, -1.0)
+        self.highs.addRow(-highspy.kHighsInf, row.right, len(index), index, values)
+
+    def cut(self, counts_TRC: Array) -> Row:
+        """Add the longest path of an assignment."""
+        row = self.rows.critical(counts_TRC)
+        self.cuts.append(row)
+        self._add(row, path=True)
+        return row
+
+    def solve(self, stop_above: float = np.inf) -> Relaxed:
+        """Cut until no path is missing, the deadline is near, or the bound exceeds ``stop_above``."""
+        bound, counts = 0.0, np.zeros(self.rows.shape)
+        while True:
+            self.highs.run()
+            status = self.highs.getModelStatus()
+            if status == highspy.HighsModelStatus.kInfeasible:
+                return Relaxed(np.inf, counts, True)
+            if status != highspy.HighsModelStatus.kOptimal:
+                return Relaxed(bound, counts, False)
+            values = np.array(self.highs.getSolution().col_value)
+            bound = float(values[-1])
+            counts = np.maximum(values[:-1], 0.0).reshape(self.rows.shape)
+            if bound > stop_above:
+                return Relaxed(bound, counts, False)
+            row = self.rows.critical(counts)
+            length = float(row.coefficients @ counts.reshape(-1)) - row.right
+            if length <= bound * (1 + PRECISION) or time.monotonic() > self.deadline:
+                return Relaxed(bound, counts, length <= bound * (1 + PRECISION))
+            self.cuts.append(row)
+            self._add(row, path=True)
+
+    def with_layers(self, stage: int, least: float, most: float, stop_above: float) -> float:
+        """The relaxation's bound where ``stage`` holds from ``least`` to ``most`` layers."""
+        self.highs.changeRowBounds(self.stage_rows[stage], least, most)
+        bound = self.solve(stop_above).bound
+        self.highs.changeRowBounds(self.stage_rows[stage], 0.0, highspy.kHighsInf)
+        return bound
+
+
+def fixed_totals(problem: BalanceProblem) -> list[int] | None:
+    """Layers of every place where the options fix them."""
+    spec, count = problem.spec, int(problem.costs.count_T.sum())
+    share = count // problem.places
+    if spec.offset is not None:
+        return [share + spec.offset[int(v)][int(s)] for v, s in zip(problem.chunk_of, problem.stage_of, strict=True)]
+    if spec.equal_chunks:
+        return [share] * problem.places
+    return None
+
+
+def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> float:
+    """The stage-total disjunction: a bound between the relaxation's and the incumbent."""
+    problem = relaxation.problem
+    layers = int(problem.costs.count_T.sum())
+    held = root.counts_TRC.sum(axis=(0, 1))
+    steps: list[list[tuple[float, int]]] = []
+    for s in range(problem.stages):
+        start = int(np.ceil(float(held[problem.stage_of == s].sum()) - 1e-6))
+        # (bound, k): from this makespan on the stage may hold k layers; the relaxation allows `start - 1` or fewer.
+        stage_steps = [(root.bound, start - 1)]
+        k = start
+        while k <= layers:
+            if time.monotonic() > relaxation.deadline:
+                # What was not computed may be allowed from the root on.
+                stage_steps.append((root.bound, layers))
+                break
+            value = relaxation.with_layers(s, float(k), highspy.kHighsInf, incumbent)
+            if value >= incumbent:
+                break
+            stage_steps.append((value, k))
+            k += 1
+        steps.append(stage_steps)
+    for theta in sorted({value for stage_steps in steps for value, _ in stage_steps}):
+        if theta >= incumbent:
+            break
+        room = sum(max(k for value, k in stage_steps if value <= theta) for stage_steps in steps)
+        if room >= layers:
+            return max(root.bound, theta)
+    return incumbent
