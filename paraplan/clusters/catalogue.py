@@ -99,7 +99,20 @@ def make_cluster(
     if nic_bytes_per_s is not None:
         levels = (*levels[:-1], replace(levels[-1], bandwidth=nic_bytes_per_s))
         _check_levels(replace(device, levels=levels), f"{where}.nic_gb_per_s_per_device")
+    levels = (*(replace(level, span=_used_span(device, level.span, devices)) for level in levels[:-1]), levels[-1])
     return ClusterSpec(device, devices, budget, levels)
+
+
+def _used_span(device: DeviceSpec, span: int, devices: int) -> int:
+    """Devices of one block that a job takes.
+
+    A block of several nodes (an NVLink domain of 72, a super-pod) is allotted in whole nodes, equal parts of every
+    block, so that 256 devices are 4 x 64 and not 3 x 72 and 40 (Slurm's ``--segment``).
+    """
+    node = device.devices_per_node
+    if span <= node:
+        return span
+    return max((part for part in range(node, min(span, devices) + 1, node) if devices % part == 0), default=span)
 
 
 def overlaid(device: DeviceSpec, overlay: dict[str, Any], where: str) -> DeviceSpec:
@@ -129,7 +142,7 @@ def _check(device: DeviceSpec, where: str) -> None:
     if device.devices_per_node < 1:
         raise InputError(f"{where}: devices_per_node: {device.devices_per_node} found, at least 1 is needed")
     efficiency = device.efficiency
-    for field in ("matmul", "fp8", "fp4", "attention", "memory_bandwidth", "intra_link", "inter_link"):
+    for field in ("matmul", "fp8", "fp4", "attention", "attention_flash2", "memory_bandwidth", "intra_link", "inter_link"):
         value = getattr(efficiency, field)
         if not 0 < value <= 1:
             raise InputError(f"{where}: efficiency.{field}: {value:g} found, a share of more than 0 and at most 1 is needed")

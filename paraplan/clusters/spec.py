@@ -40,6 +40,8 @@ class Efficiency:
     """What 4-bit products reach of :attr:`matmul`, scaling included."""
     attention: float = 0.60
     """Share of the 16-bit peak that a flash attention kernel's forward reaches."""
+    attention_flash2: float = 0.50
+    """The same for FlashAttention-2, which newer devices' own kernels outrun."""
     memory_bandwidth: float = 0.80
     """Achievable share of the memory bandwidth."""
     intra_link: float = 0.75

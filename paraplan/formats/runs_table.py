@@ -8,6 +8,7 @@ unknown takes the fastest value that fits.
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -162,12 +163,29 @@ def read_row(cells: Mapping[str, str]) -> Row:
         sequence,
         batch,
         _precision(cells, device.peak_flops),
-        attention_kernel="unfused" if "unfused" in _text(cells, "attention", "").lower() else "flash",
-        fused_norm=_text(cells, "fused_rms_norm", "yes").lower() != "no",
+        attention_kernel="unfused" if _without_flash(cells, framework) else "flash",
+        fused_norm=_text(cells, "fused_rms_norm", "yes").lower() != "no"
+        and not re.search(r"unfused\s+(rms|layer)?norm", _text(cells, "notes", "").lower()),
     )
     cluster = make_cluster(device, devices, nic * 1e9 if nic else None)
     problem = Problem(model, cluster, training, framework)
     return Row(problem, _layouts(cells, problem, dp, tp, pp, cp, ep))
+
+
+def _without_flash(cells: Mapping[str, str], framework: FrameworkSpec) -> bool:
+    """Whether a run had no tiled attention kernel: said so, on Megatron-DeepSpeed, or published before they came.
+
+    FlashAttention reached training frameworks in the first months of 2023; arXiv identifiers begin with the year and
+    month.
+    """
+    text = _text(cells, "attention", "").lower()
+    if text:
+        return "unfused" in text or "flash" not in text
+    published = [int(month) for month in re.findall(r"arxiv:(\d{4})\.\d{5}", _text(cells, "source", "").lower())]
+    return framework.name == "deepspeed" or any(month < FLASH_SINCE for month in published)
+
+
+FLASH_SINCE = 2301
 
 
 def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layouts:
@@ -191,7 +209,7 @@ def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: i
     rows = []
     for v in chunks:
         for b in sizes:
-            for level in _recompute(cells):
+            for level, kept in _recompute(cells, model.layers // (pp * v)):
                 rows.append(
                     {
                         "dp": dp, "tp": tp, "cp": cp, "ep": ep, "etp": etp, "pp": pp, "vpp": v, "mbs": b,
@@ -200,6 +218,7 @@ def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: i
                         "zero_stage": stage,
                         "op": dp * cp if stage else 1,
                         "recompute": RECOMPUTE.index(level),
+                        "recompute_layers": kept,
                         "schedule": SCHEDULES.index(name if v > 1 or name not in ("interleaved",) else "1f1b"),
                     }
                 )  # fmt: skip
@@ -228,13 +247,18 @@ def _schedule(cells: Mapping[str, str], pp: int) -> str:
     return "interleaved" if vpp > 1 else "1f1b"
 
 
-def _recompute(cells: Mapping[str, str]) -> list[str]:
+def _recompute(cells: Mapping[str, str], held: int) -> list[tuple[str, int]]:
+    """Recompute levels to try, and layers of each chunk that recompute (-1: all) where a chunk holds ``held``.
+
+    An unknown one is tuned: as few layers are recomputed as the memory demands.
+    """
     text = _text(cells, "recompute", "").lower()
     if not text:
-        return ["none", "select", "full"]
+        some = sorted({max(1, round(held * share)) for share in (0.25, 0.5, 0.75)} - {held})
+        return [("none", -1), ("select", -1), *(("full", layers) for layers in some), ("full", -1)]
     for word, level in (("none", "none"), ("no", "none"), ("full", "full"), ("select", "select")):
         if text.startswith(word):
-            return [level]
+            return [(level, -1)]
     raise InputError(f"recompute: {text!r} found, none, selective… or full is needed")
 
 

@@ -25,6 +25,13 @@ class FrameworkSpec:
     overlap_context: float = 0.0
     overlap_expert: float = 0.0
     overlap_pipeline: float = 0.0
+    attention_kernel: Literal["flash", "flash2"] = "flash"
+    """The tiled kernel: the device vendor's own (cuDNN, CANN), or FlashAttention-2 as PyTorch calls it, which newer
+    devices' own kernels outrun."""
+    pointwise_passes: float = 1.0
+    """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
+    expert_dispatch: Literal["each", "once-a-node"] = "each"
+    """Whether a token bound for several experts of one node crosses the network once for each or once (DeepEP)."""
     pipeline_exchange: Literal["overlapped", "batched"] = "overlapped"
     select_modules: tuple[str, ...] = ("core_attention",)
     """What the ``select`` recompute level drops and recomputes."""

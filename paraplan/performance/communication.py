@@ -27,10 +27,20 @@ def all_reduce(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> F
     return 2 * all_gather(cluster, group, size)
 
 
-def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
+def all_to_all(
+    cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, copies: int | None = None
+) -> FloatArray:
     """Seconds in which every rank sends ``size`` bytes, spread evenly over the group's ranks.
 
     What stays inside a block and what leaves it travel at the same time over different links.
+
+    Args:
+        cluster: Whose links.
+        group: Where the ranks lie.
+        size: Bytes each rank sends.
+        copies: Where the bytes are this many copies of the same tokens, each for a random rank, and a token crosses
+            to a block once however many of its copies go there (DeepEP; arXiv:2412.19437, section 3.2.2): of ``b``
+            blocks a token reaches ``b (1 - (1 - 1/b)^copies)`` in the mean. None: every copy crosses.
     """
     payload = np.asarray(size, dtype=np.float64)
     bandwidths, latencies = _links(cluster)
@@ -39,6 +49,9 @@ def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> F
     for i, bandwidth in enumerate(bandwidths):
         # Ranks reached over this level: in the same block of level i, but not in the same of the level inside.
         reached = np.maximum(group.inside[i] - before, 0)
+        if copies is not None and i:
+            blocks = group.degree / before
+            reached = reached * blocks * (1 - (1 - 1 / np.maximum(blocks, 1)) ** copies) / copies
         worst = np.maximum(worst, payload * reached / group.degree / bandwidth)
         before = group.inside[i]
     steps = np.where(group.degree > 1, np.log2(np.maximum(group.degree, 2)), 0)

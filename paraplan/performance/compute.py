@@ -111,24 +111,24 @@ class Kernels:
             self.matmul(k, m, n, batch, not wide) + self.bytes_seconds(4 * k * n * batch),
         )
 
-    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, flash: bool) -> tuple[Array, Array]:
+    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str) -> tuple[Array, Array]:
         """Forward and backward seconds of the attention core.
 
         Args:
             flops: Of the forward with the causal mask taken into account.
             scores: Elements of the full score matrix, that a kernel without tiling computes and writes.
-            flash: A tiled kernel (FlashAttention-2, arXiv:2307.08691, section 3: the backward recomputes the scores,
-                2.5 times the forward's FLOPs); otherwise plain products over the full square with softmax, mask and
-                dropout passing over the scores in memory.
+            kernel: ``flash`` or ``flash2``, a tiled kernel (FlashAttention-2, arXiv:2307.08691, section 3: the
+                backward recomputes the scores, 2.5 times the forward's FLOPs); ``unfused``, plain products over the
+                full square with softmax, mask and dropout passing over the scores in memory.
         """
         flops = np.asarray(flops, dtype=np.float64)
         scores = np.asarray(scores, dtype=np.float64)
         efficiency = self.device.efficiency
         rate = self.peak(False) / efficiency.matmul
         launch = efficiency.launch_seconds
-        if flash:
-            forward = flops / (rate * efficiency.attention) + launch
-            return forward, 2.5 * flops / (rate * efficiency.attention * FLASH_BACKWARD) + 2 * launch
+        if kernel != "unfused":
+            rate = rate * (efficiency.attention if kernel == "flash" else efficiency.attention_flash2)
+            return flops / rate + launch, 2.5 * flops / (rate * FLASH_BACKWARD) + 2 * launch
         products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS)
         return (
             products + self.bytes_seconds(17 * scores) + 5 * launch,

@@ -105,7 +105,8 @@ class _Costing:
         residual_bytes = self.shard_tokens * model.hidden * (12 + (10 if not model.gated else 0))
         rotary = 0.0 if model.learned_positions else 4.0
         position_bytes = self.tokens * (self._heads() + self._kv_heads()) * model.head_dim * rotary
-        bytes_seconds = self.kernels.bytes_seconds(
+        passes = framework.pointwise_passes
+        bytes_seconds = passes * self.kernels.bytes_seconds(
             norm_bytes + residual_bytes + position_bytes + feed_forward_bytes
         )
         bytes_launch = 14 * self.launch
@@ -124,12 +125,13 @@ class _Costing:
             ring[1],
             expert[1],
         )
-        norms = self.kernels.bytes_seconds(norm_bytes)
+        norms = passes * self.kernels.bytes_seconds(norm_bytes)
+        activation = passes * self.kernels.bytes_seconds(feed_forward_bytes)
         parts = {
             "core_attention": core_forward,
             "norm": norms,
-            "activation": self.kernels.bytes_seconds(feed_forward_bytes),
-            "feed_forward_activation": self.kernels.bytes_seconds(feed_forward_bytes),
+            "activation": activation,
+            "feed_forward_activation": activation,
             "feed_forward": feed.forward,
             "attention": reduce(Product.__add__, projections).forward + core_forward,
         }
@@ -185,7 +187,11 @@ class _Costing:
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.mbs * self._heads() / self.cp
         flops = 2 * pairs * area * (model.head_dim + value_dim)
-        return self.kernels.attention(flops, pairs * sequence**2, training.attention_kernel == "flash")
+        return self.kernels.attention(flops, pairs * sequence**2, self._attention_kernel())
+
+    def _attention_kernel(self) -> str:
+        kernel = self.problem.framework.attention_kernel
+        return kernel if self.problem.training.attention_kernel == "flash" else "unfused"
 
     def _context(self, core_forward: Array, core_backward: Array) -> tuple[Array, Array]:
         """Exposed seconds of context parallelism: keys and values around the ring, gathered, or heads exchanged."""
@@ -253,7 +259,12 @@ class _Costing:
         exchange_group = self._group(self.layouts.ep, self.layouts.etp)
         exchange = np.where(
             self.layouts.ep > 1,
-            communication.all_to_all(cluster, exchange_group, routed * model.hidden * 2.0),
+            communication.all_to_all(
+                cluster,
+                exchange_group,
+                routed * model.hidden * 2.0,
+                experts.topk if framework.expert_dispatch == "once-a-node" else None,
+            ),
             0.0,
         )
         inner_group = self._group(self.layouts.etp, np.ones_like(self.layouts.etp))
