@@ -16,10 +16,13 @@ from paraplan.simulator import bubble
 GOOD_GAP = {0: 0.05, 1: 0.01, 2: 0.0}
 """Effort to the gap at which it stops looking."""
 
-RUNS = {0: 2, 1: 6, 2: 8}
+RUNS = {0: 2, 1: 8, 2: 8}
 """Annealing runs of one round."""
 
-MOVES_PER_ROUND = 40_000
+MOVES_PER_ROUND = 80_000
+IDLE_ROUNDS = {0: 0, 1: 3, 2: 1000}
+"""Rounds without improvement after which annealing ends."""
+
 PROGRAM_VARIABLES = 400
 """Integer programs with more variables seldom close in time; they are tried only with effort 2."""
 
@@ -87,21 +90,19 @@ class _Balancing:
         small = relaxation.rows.size <= PROGRAM_VARIABLES
         # Short runs first: they bring small pipelines to their optimum.
         self._anneal(instance, starts, MOVES_PER_ROUND // 4)
-        rounds = 0
-        improved = True
-        while self._gap() > target and time.monotonic() < self.began + 0.5 * limit:
-            if rounds and not improved and (spec.effort < 2 or rounds > 6):
-                break
-            before = self.best_time
-            current = [self.best] if self.best is not None else []
-            fresh = [even_start(problem, rounds * 17 + i) for i in range(RUNS[spec.effort] - len(current) - 1)]
-            self._anneal(instance, [*current, round_relaxed(problem, root), *fresh], MOVES_PER_ROUND * (rounds + 1), rounds + 1)
-            improved = self.best_time < before * (1 - 1e-6)
-            rounds += 1
-            if rounds == 1 and self._gap() > target:
-                self._raise_bound(relaxation, root)
+        if self._gap() > target:
+            self._anneal(instance, starts, MOVES_PER_ROUND, 1)
         if self._gap() > target:
             self._raise_bound(relaxation, root)
+        turn = 2
+        idle = 0
+        while self._gap() > target and idle < IDLE_ROUNDS[spec.effort] and time.monotonic() < self.began + 0.6 * limit:
+            before = self.best_time
+            fresh = [even_start(problem, turn * 17 + i) for i in range(RUNS[spec.effort] // 2)]
+            relaxed = [round_relaxed(problem, root)] * (RUNS[spec.effort] - len(fresh))
+            self._anneal(instance, relaxed + fresh, MOVES_PER_ROUND * min(turn, 4), turn)
+            idle = 0 if self.best_time < before * (1 - 1e-6) else idle + 1
+            turn += 1
         if self._gap() > OPTIMAL_GAP and (self.best is None or small or spec.effort == 2):
             program = model.IntegerProgram(problem, relaxation.cuts)
             end = self.deadline if spec.effort == 2 or self.best is None else min(self.deadline, time.monotonic() + 0.3 * limit)
@@ -122,7 +123,7 @@ class _Balancing:
     def _raise_bound(self, relaxation: Relaxation, root: Relaxed) -> None:
         if self.best is None:
             return
-        relaxation.deadline = min(self.deadline, time.monotonic() + 0.35 * (self.deadline - self.began))
+        relaxation.deadline = min(self.deadline, time.monotonic() + 0.5 * (self.deadline - self.began))
         self.bound = max(self.bound, min(disjunction(relaxation, root, self.best_time), self.best_time))
 
     def _anneal(self, instance: search.Instance, starts: list[Counts], moves: int, turn: int = 0) -> None:

@@ -7,16 +7,25 @@ and all stages together need room for all of them.
 """
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import highspy
 import numpy as np
 
 from paraplan.ppb.problem import Array, BalanceProblem
+from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.rows import Row, Rows
 
 PRECISION = 1e-9
 """Relative: how far a path may exceed the relaxation's makespan without becoming a cut."""
+
+KEPT_CUTS = 100
+"""Cuts of earlier stages that the disjunction carries on."""
+
+ROUGH = 2e-3
+"""The same inside the disjunction: a missing cut only weakens the bound, by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +41,13 @@ class Relaxed:
 class Relaxation:
     """The linear relaxation, kept by HiGHS between solves."""
 
-    def __init__(self, problem: BalanceProblem, deadline: float) -> None:
+    def __init__(self, problem: BalanceProblem, deadline: float, cuts: Sequence[Row] = ()) -> None:
         self.problem, self.rows, self.deadline = problem, Rows(problem), deadline
         self.cuts: list[Row] = []
         size = self.rows.size
+        silence_greeting()
         self.highs = highspy.Highs()
-        self.highs.setOptionValue("output_flag", False)
+        self.highs.silent()
         self.highs.setOptionValue("threads", 1)
         infinite = highspy.kHighsInf
         usable = np.repeat(problem.costs.usable_TR[:, :, None], problem.places, axis=2).reshape(-1)
@@ -57,6 +67,11 @@ class Relaxation:
             self.stage_rows.append(self.highs.getNumRow())
             self.highs.addRow(0.0, infinite, len(index), index, np.ones(len(index)))
         self._add_fixed(every)
+        if cuts:
+            for row in cuts:
+                self.cuts.append(row)
+                self._add(row, path=True)
+            return
         even = np.zeros(self.rows.shape)
         for t in range(self.rows.shape[0]):
             first = int(np.flatnonzero(problem.costs.usable_TR[t])[0])
@@ -91,7 +106,7 @@ class Relaxation:
         self._add(row, path=True)
         return row
 
-    def solve(self, stop_above: float = np.inf) -> Relaxed:
+    def solve(self, stop_above: float = np.inf, precision: float = PRECISION) -> Relaxed:
         """Cut until no path is missing, the deadline is near, or the bound exceeds ``stop_above``."""
         bound, counts = 0.0, np.zeros(self.rows.shape)
         while True:
@@ -108,15 +123,21 @@ class Relaxation:
                 return Relaxed(bound, counts, False)
             row = self.rows.critical(counts)
             length = float(row.coefficients @ counts.reshape(-1)) - row.right
-            if length <= bound * (1 + PRECISION) or time.monotonic() > self.deadline:
-                return Relaxed(bound, counts, length <= bound * (1 + PRECISION))
+            if length <= bound * (1 + precision) or time.monotonic() > self.deadline:
+                return Relaxed(bound, counts, length <= bound * (1 + precision))
             self.cuts.append(row)
             self._add(row, path=True)
+
+    def forget(self, rows: int) -> None:
+        """Drop the cuts beyond the first ``rows`` rows: those of one stage seldom bind for the next."""
+        count = self.highs.getNumRow()
+        if count > rows:
+            self.highs.deleteRows(count - rows, np.arange(rows, count, dtype=np.int32))
 
     def with_layers(self, stage: int, least: float, most: float, stop_above: float) -> float:
         """The relaxation's bound where ``stage`` holds from ``least`` to ``most`` layers."""
         self.highs.changeRowBounds(self.stage_rows[stage], least, most)
-        bound = self.solve(stop_above).bound
+        bound = self.solve(stop_above, ROUGH).bound
         self.highs.changeRowBounds(self.stage_rows[stage], 0.0, highspy.kHighsInf)
         return bound
 
@@ -136,24 +157,10 @@ def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> floa
     """The stage-total disjunction: a bound between the relaxation's and the incumbent."""
     problem = relaxation.problem
     layers = int(problem.costs.count_T.sum())
-    held = root.counts_TRC.sum(axis=(0, 1))
-    steps: list[list[tuple[float, int]]] = []
-    for s in range(problem.stages):
-        start = int(np.ceil(float(held[problem.stage_of == s].sum()) - 1e-6))
-        # (bound, k): from this makespan on the stage may hold k layers; the relaxation allows `start - 1` or fewer.
-        stage_steps = [(root.bound, start - 1)]
-        k = start
-        while k <= layers:
-            if time.monotonic() > relaxation.deadline:
-                # What was not computed may be allowed from the root on.
-                stage_steps.append((root.bound, layers))
-                break
-            value = relaxation.with_layers(s, float(k), highspy.kHighsInf, incumbent)
-            if value >= incumbent:
-                break
-            stage_steps.append((value, k))
-            k += 1
-        steps.append(stage_steps)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        shares = [range(i, problem.stages, WORKERS) for i in range(WORKERS)]
+        found = pool.map(lambda stages: _stage_steps(relaxation, root, incumbent, stages), shares)
+        steps = [one for share in found for one in share]
     for theta in sorted({value for stage_steps in steps for value, _ in stage_steps}):
         if theta >= incumbent:
             break
@@ -161,3 +168,36 @@ def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> floa
         if room >= layers:
             return max(root.bound, theta)
     return incumbent
+
+
+WORKERS = 2
+"""Threads that share the stages; HiGHS solves outside Python's lock."""
+
+
+def _stage_steps(
+    relaxation: Relaxation, root: Relaxed, incumbent: float, stages: range
+) -> list[list[tuple[float, int]]]:
+    """For each stage (bound, k): from this makespan on it may hold k layers."""
+    problem = relaxation.problem
+    layers = int(problem.costs.count_T.sum())
+    held = root.counts_TRC.sum(axis=(0, 1))
+    own = Relaxation(problem, relaxation.deadline, relaxation.cuts)
+    rows = own.highs.getNumRow()
+    steps = []
+    for s in stages:
+        own.forget(rows + KEPT_CUTS)
+        k = int(np.ceil(float(held[problem.stage_of == s].sum()) - 1e-6))
+        # The relaxation itself allows fewer.
+        stage_steps = [(root.bound, k - 1)]
+        while k <= layers:
+            if time.monotonic() > own.deadline:
+                # What was not computed may be allowed from the root on.
+                stage_steps.append((root.bound, layers))
+                break
+            value = own.with_layers(s, float(k), highspy.kHighsInf, incumbent)
+            if value >= incumbent:
+                break
+            stage_steps.append((value, k))
+            k += 1
+        steps.append(stage_steps)
+    return steps

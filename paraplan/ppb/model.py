@@ -9,6 +9,7 @@ import pulp
 
 from paraplan.errors import InputError
 from paraplan.ppb.bounds import fixed_totals
+from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.ppb.rows import Row, Rows
 
@@ -183,6 +184,8 @@ class IntegerProgram:
             options |= {"threads": 1, "gapRel": 1e-9}
         elif solver == "cbc":
             options |= {"gapRel": 1e-9, "warmStart": start is not None}
+        if solver == "highs":
+            silence_greeting()
         chosen = pulp.getSolver(SOLVERS[solver], **options)
         self.program.solve(chosen)
         if self.program.status in (pulp.LpStatusInfeasible, pulp.LpStatusUndefined):

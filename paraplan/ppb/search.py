@@ -14,6 +14,12 @@ import numpy.typing as npt
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.simulator.schedules import B, F, W
 
+HOT, COLD = 0.004, 1e-5
+"""First and last temperature, in makespans."""
+
+REMEMBERED_PATHS = 24
+"""Longest paths of refused assignments: one of them usually refuses the next move too, without playing it."""
+
 OVER_PRICE = 4.0
 """Price of an assignment twice the memory limit, in makespans."""
 
@@ -170,6 +176,34 @@ def _makespan(arrays, durations, p2p, ends):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _remember(arrays, ends, p2p, path):  # type: ignore[no-untyped-def]
+    """Count the classes on the longest path into ``path``; returns the seconds of its sends."""
+    klass, before, source, crosses, meets = arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
+    path[:] = 0.0
+    sends = 0.0
+    i = int(np.argmax(ends))
+    while i >= 0:
+        path[klass[i]] += 1.0
+        b = before[i]
+        following = b
+        latest = ends[b] if b >= 0 else 0.0
+        used = 0.0
+        c = source[i]
+        if c >= 0 and ends[c] + crosses[i] * p2p >= latest:
+            following, latest, used = c, ends[c] + crosses[i] * p2p, crosses[i]
+        for k in range(2):
+            m = meets[i, k]
+            if m >= 0:
+                met = max(ends[m], ends[b]) + p2p
+                if met > latest:
+                    latest, used = met, 1.0
+                    following = m if ends[m] >= ends[b] else b
+        sends += used
+        i = following
+    return sends * p2p
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _in_order(counts, t):  # type: ignore[no-untyped-def]
     """Whether type ``t`` lies between its neighbours in the order of the model."""
     types, strategies, places = counts.shape
@@ -226,13 +260,16 @@ def _anneal(  # type: ignore[no-untyped-def]
     best_counts = counts.copy()
     if excess <= 1e-12:
         best = current_time
-    hot, cold = 0.01 * scale, 1e-5 * scale
+    hot, cold = HOT * scale, COLD * scale
     undo_t = np.empty(6, np.int64)
     undo_r = np.empty(6, np.int64)
     undo_q = np.empty(6, np.int64)
     undo_r2 = np.empty(6, np.int64)
     undo_q2 = np.empty(6, np.int64)
     touched = np.zeros(places, np.bool_)
+    paths = np.zeros((REMEMBERED_PATHS, len(durations)))
+    path_sends = np.zeros(REMEMBERED_PATHS)
+    oldest = 0
     for move in range(moves):
         temperature = hot * (cold / hot) ** (move / moves)
         steps = 1
@@ -306,8 +343,19 @@ def _anneal(  # type: ignore[no-untyped-def]
                 for q in range(places):
                     if touched[q]:
                         _place_durations(arrays, counts, durations, q)
-                new_time = _makespan(arrays, durations, p2p, ends)
-                if new_time + price <= threshold:
+                refused = False
+                for k in range(REMEMBERED_PATHS):
+                    length = path_sends[k]
+                    for j in range(len(durations)):
+                        length += paths[k, j] * durations[j]
+                    if length + price > threshold:
+                        refused = True
+                        break
+                new_time = 0.0 if refused else _makespan(arrays, durations, p2p, ends)
+                if not refused and new_time + price > threshold:
+                    path_sends[oldest] = _remember(arrays, ends, p2p, paths[oldest])
+                    oldest = (oldest + 1) % REMEMBERED_PATHS
+                elif not refused:
                     accepted = True
                     current = new_time + price
                     for s in range(stages):
