@@ -1,0 +1,96 @@
+"""From a layout to its balancing problem, by the same memory and time models as the search."""
+
+import numpy as np
+
+from paraplan import memory, performance
+from paraplan.errors import InputError
+from paraplan.layer_kinds import KINDS
+from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.ppb.balance_spec import BalanceSpec
+from paraplan.ppb.layer_set import LayerSet, LayerType, Strategy
+from paraplan.ppb.problem import BalanceProblem
+from paraplan.problem import Problem
+
+MIB = 2.0**20
+
+
+
+def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None) -> BalanceProblem:
+    """The balancing problem of the one row of ``layout``; times in seconds, memory in MiB.
+
+    A multi-token-prediction layer and the head run on the last chunk, the embedding on the first. Strategies are the
+    framework's recompute levels, or the layout's own level alone where its launch options know only one for all.
+    """
+    spec = spec or BalanceSpec()
+    if len(layout) != 1:
+        raise InputError(f"layout: {len(layout)} found, one is needed")
+    costs = memory.layer_memory(problem, layout)
+    times = performance.layer_times(problem, layout)
+    row = layout.row(0)
+    growth = costs.dynamic_factor
+    counts = {
+        "embedding": 1,
+        "dense": sum(group.count for group in problem.model.groups if group.kind == "dense"),
+        "moe": sum(group.count for group in problem.model.groups if group.kind == "moe"),
+        "mtp": problem.model.mtp_layers,
+        "head": 1,
+    }
+    layers = []
+    for k, kind in enumerate(KINDS):
+        if not counts[kind]:
+            continue
+        role = {"embedding": "HEAD", "mtp": "TAIL", "head": "TAIL"}.get(kind, "BODY")
+        strategies = {}
+        for r, name in enumerate(RECOMPUTE):
+            if role != "BODY" and name != "none":
+                continue
+            strategies[name] = Strategy(
+                float(costs.activation_NKR[0, k, r]) * growth / MIB,
+                float(times.recompute_NKR[0, k, r]),
+                float(costs.transient_NKR[0, k, r]) * growth / MIB,
+            )
+        layers.append(
+            LayerType(
+                kind,
+                role,  # type: ignore[arg-type]
+                counts[kind],
+                float(times.forward_NK[0, k]),
+                float(times.backward_NK[0, k]),
+                float(costs.static_NK[0, k]) / MIB,
+                _useful(strategies) if role == "BODY" else strategies,
+            )
+        )
+    stages = row["pp"]
+    schedule = SCHEDULES[row["schedule"]]
+    splits = 2 if schedule == "seq1f1b" else 1
+    return BalanceProblem(
+        layers=LayerSet(problem.model.name, tuple(layers)),
+        stages=stages,
+        micro_batches=row["mb"],
+        chunks=row["vpp"],
+        schedule=schedule,
+        memory_limit_mib=(problem.cluster.memory_budget / MIB,) * stages,
+        constant_mib=(float(costs.stage_constant_N[0]) / MIB,) * stages,
+        p2p=float(times.p2p_N[0]) if stages > 1 else 0.0,
+        batched=problem.framework.pipeline_exchange == "batched" and schedule in ("1f1b", "interleaved"),
+        splits=splits,
+        spec=spec,
+    )
+
+
+def _useful(strategies: dict[str, Strategy]) -> dict[str, Strategy]:
+    """Without strategies that another one equals or beats in time, memory kept and transient memory."""
+    kept: dict[str, Strategy] = {}
+    for name, one in strategies.items():
+        beaten = any(
+            other.extra <= one.extra and other.activation <= one.activation and other.transient <= one.transient
+            for other in kept.values()
+        )
+        if not beaten:
+            kept[name] = one
+    return kept
+
+
+def pipeline_seconds(problem: Problem, layout: Layouts, makespan: float) -> float:
+    """The simulated step: the pipeline's makespan and what the step does outside it."""
+    return makespan + float(np.asarray(performance.layer_times(problem, layout).outside_N)[0])
