@@ -53,6 +53,7 @@ _FRAMEWORKS = (
     ("bigscience", "deepspeed"),
     ("vtrain", "deepspeed"),
     ("deepspeed", "deepspeed"),
+    ("aleph-alpha", "eager"),
 )
 """Words in a row's ``framework`` or ``source`` that tell which framework ran it; otherwise Megatron-LM."""
 

@@ -22,6 +22,8 @@ class FrameworkSpec:
     overlap_gradient_reduce: float = 0.0
     overlap_parameter_gather: float = 0.0
     overlap_tensor: float = 0.0
+    overlap_tensor_backward: bool = True
+    """Whether the column-parallel layers' backward runs its collectives behind its matrix products (Megatron-LM)."""
     overlap_context: float = 0.0
     overlap_expert: float = 0.0
     overlap_pipeline: float = 0.0

@@ -86,7 +86,9 @@ class _Costing:
                 kinds[kind] = self._layer(kind)
         if model.mtp_layers:
             kinds["mtp"] = self._prediction(kinds[model.groups[-1].kind], kinds["head"])
-        boundary = self.hidden_bytes / np.where(self.sp, self.tp, 1.0)
+        # Each tensor rank sends its share; without sequence parallelism the next stage gathers them over the fast
+        # links (Narayanan et al., arXiv:2104.04473, section 4.1).
+        boundary = self.hidden_bytes / self.tp
         return LayerCosts(self.combinations, {kind: kinds[kind] for kind in KINDS if kind in kinds}, boundary)
 
     # --- transformer layers -------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class _Costing:
             expert = (self.zero, self.zero)
         else:
             feed, feed_forward_bytes, feed_tp, expert = self._experts()
-        norm_bytes = self.shard_tokens * model.hidden * (8 if training.fused_norm else 24)
+        norm_bytes = self.shard_tokens * model.hidden * (8 if training.fused_norm else UNFUSED_NORM_BYTES)
         residual_bytes = self.shard_tokens * model.hidden * (12 + (10 if not model.gated else 0))
         rotary = 0.0 if model.learned_positions else 4.0
         position_bytes = self.tokens * (self._heads() + self._kv_heads()) * model.head_dim * rotary
@@ -285,6 +287,8 @@ class _Costing:
         shown = 1 - self.problem.framework.overlap_tensor
         gather = self.gather
         forward = 2 * gather * shown
+        if not self.problem.framework.overlap_tensor_backward:
+            return forward, np.where(self.sp, 3.0, 2.0) * gather * shown
         with_sp = (
             gather * shown
             + np.maximum(0.0, gather - column.input_gradient)
@@ -303,7 +307,8 @@ class _Costing:
 
     def _head(self) -> KindCost:
         model = self.problem.model
-        vocab = model.vocab / self.tp
+        # Frameworks pad the vocabulary to whole tiles on every rank.
+        vocab = np.ceil(model.vocab / self.tp / 128) * 128
         projection = self.kernels.linear(self.tokens, model.hidden, vocab, wide=True)
         # Logits written, read and turned to fp32 probabilities; without a fused loss a second fp32 copy.
         loss = self.kernels.bytes_seconds(
@@ -342,6 +347,10 @@ class _Costing:
     def _all_gather(self, group: Placement, size: Array) -> Array:
         return communication.all_gather(self.problem.cluster, group, size)
 
+
+UNFUSED_NORM_BYTES = 72
+"""Bytes an element that two norms written as separate operators move: to fp32 (6), square (8), mean (4), scale (8), back
+to 16 bits (6), weigh (4); a fused kernel reads and writes 4."""
 
 EXPERT_LAUNCHES = 20
 """Kernels of routing, permutation and grouped products that one expert layer launches on top of its products."""
