@@ -1,6 +1,6 @@
 """The answer of balancing and of simulation for one layout; ``to_json`` is the published contract."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Table = tuple[tuple[int, ...], ...]
@@ -38,6 +38,8 @@ class PipelinePlan:
     memory_limit_mib: float
     seconds: float
     solver: str
+    problem: dict[str, Any] = field(default_factory=dict)
+    """What was balanced, in full (layers, stages, limits), so that the plan can be played again from its file."""
     message: str = ""
     """Why there is no assignment, and what would help; what hit a limit."""
 

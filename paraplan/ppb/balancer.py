@@ -10,6 +10,7 @@ from paraplan.errors import InputError
 from paraplan.pipeline_plan import Bubble, PipelinePlan, Table
 from paraplan.ppb import model, search
 from paraplan.ppb.bounds import Relaxation, Relaxed, disjunction, fixed_totals
+from paraplan.ppb.play import problem_document
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.simulator import bubble
 
@@ -159,7 +160,7 @@ class _Balancing:
         problem = self.problem
         return PipelinePlan(
             status, problem.schedule, math.inf, math.inf, 0.0, empty, (), (), {}, {}, (),  # type: ignore[arg-type]
-            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, message,
+            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, problem_document(problem), message,
         )  # fmt: skip
 
 
@@ -270,6 +271,7 @@ def plan_of(
         memory_limit_mib=max(problem.memory_limit_mib),
         seconds=seconds,
         solver=solver,
+        problem=problem_document(problem),
     )
 
 

@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -225,8 +225,8 @@ def _number(values: Mapping[str, Any], name: str, place: str, *, needed: bool = 
     return float(value)
 
 
-def write_layers(layers: LayerSet, path: Path) -> None:
-    """Write a layer file that :func:`load_layers` reads back as the same layers."""
+def layers_document(layers: LayerSet) -> dict[str, Any]:
+    """A layer description that :func:`read_layers` reads back as the same layers."""
     entries: list[dict[str, Any]] = []
     for layer in layers.layers:
         entries.append(
@@ -238,21 +238,17 @@ def write_layers(layers: LayerSet, path: Path) -> None:
                 "time": layer.forward,
                 "backward_time": layer.backward,
                 "memory_parameter": layer.parameter,
-                "strategies": {
-                    name: {
-                        "activation": one.activation,
-                        "extra": one.extra,
-                        "transient": one.transient,
-                        "host_time": one.host_time,
-                    }
-                    for name, one in layer.strategies.items()
-                },
+                "strategies": {name: asdict(one) for name, one in layer.strategies.items()},
             }
         )
-    document = {
+    return {
         "name": layers.name,
         "pre_defined_layer": {x.name: 0 if x.role == "HEAD" else -1 for x in layers.layers if x.role != "BODY"},
         "auto_partition_layer": {x.name: x.count for x in layers.layers if x.role == "BODY"},
         "layers_description": entries,
     }
-    write_whole(path, json.dumps(document, indent=2) + "\n")
+
+
+def write_layers(layers: LayerSet, path: Path) -> None:
+    """Write a layer file that :func:`load_layers` reads back as the same layers."""
+    write_whole(path, json.dumps(layers_document(layers), indent=2) + "\n")
