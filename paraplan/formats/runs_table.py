@@ -182,8 +182,13 @@ def _without_flash(cells: Mapping[str, str], framework: FrameworkSpec) -> bool:
     text = _text(cells, "attention", "").lower()
     if text:
         return "unfused" in text or "flash" not in text
-    published = [int(month) for month in re.findall(r"arxiv:(\d{4})\.\d{5}", _text(cells, "source", "").lower())]
-    return framework.name == "deepspeed" or any(month < FLASH_SINCE for month in published)
+    return framework.name == "deepspeed" or _published_before(cells, FLASH_SINCE)
+
+
+def _published_before(cells: Mapping[str, str], month: int) -> bool:
+    """Whether the source is a paper from before ``month``, written as in its arXiv identifier: 2301."""
+    found = re.findall(r"arxiv:(\d{4})\.\d{5}", _text(cells, "source", "").lower())
+    return any(int(published) < month for published in found)
 
 
 FLASH_SINCE = 2301
@@ -270,6 +275,9 @@ def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
     for word, name in _FRAMEWORKS:
         if word in text:
             return load_framework(name)
+    # Before 2023 only DeepSpeed sharded parameters.
+    if _text(cells, "zero_stage", "") == "3" and _published_before(cells, FLASH_SINCE):
+        return load_framework("deepspeed")
     return load_framework("mindspeed" if "ascend" in _text(cells, "hardware", "").lower() else "megatron")
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from paraplan.clusters.placement import place
 from paraplan.layer_kinds import KINDS, front_dense, on_stage
@@ -163,7 +164,29 @@ class _Step:
                 if kind in self.layer:
                     seconds = seconds + count * self.layer[kind]
             slowest = np.maximum(slowest, seconds)
+        if self.problem.framework.uneven_stages:
+            uneven = np.flatnonzero((pp > 1) & (self.problem.model.layers % (pp * layouts.vpp) != 0))
+            slowest[uneven] = np.minimum(slowest[uneven], self._balanced(uneven))
         return slowest
+
+    def _balanced(self, rows: npt.NDArray[np.intp]) -> Array:
+        """The slowest stage where layers do not divide over the chunks, so that the layout is written by hand.
+
+        Hands then take layers off the stages that hold the ends: the fewest layers ``n`` such that stages no slower
+        than ``n`` of them hold the model.
+        """
+        first, last, total = self.ends[0][rows], self.ends[1][rows], self.all_layers[rows]
+        pp, layers = self.layouts.pp[rows], self.problem.model.layers
+        each = (total - first - last) / layers
+        n = np.floor(total / pp / each)
+        best = np.full(len(rows), np.inf)
+        for more in (0, 1, 2):
+            most = n + more
+            held = (pp - 2) * most + np.maximum(0, np.floor(most - first / each)) + np.maximum(
+                0, np.floor(most - last / each)
+            )
+            best = np.minimum(best, np.where(held >= layers, np.maximum(np.maximum(most * each, first), last), np.inf))
+        return best
 
     @cached_property
     def fill(self) -> Array:
@@ -215,7 +238,7 @@ class _Step:
         )
         if not (layouts.zero_stage == 3).any():
             return once
-        ahead = max(framework.overlap_parameter_gather, ZERO3_PREFETCH)
+        ahead = framework.overlap_parameter_gather
         every = layouts.mb * (shown(gather, ahead, forward) + shown(gather + reduce, ahead, backward))
         return np.where(layouts.zero_stage == 3, every, once)
 
@@ -267,6 +290,3 @@ class _Step:
         parts["overhead"] = self.contention
         return TimeTable(self.seconds, parts)
 
-
-ZERO3_PREFETCH = 0.5
-"""Share of the computation that hides ZeRO-3 traffic even where the framework does nothing beyond prefetching."""
