@@ -9,7 +9,7 @@ and all stages together need room for all of them.
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -201,3 +201,10 @@ def _stage_steps(
             k += 1
         steps.append(stage_steps)
     return steps
+
+
+def quick_bound(problem: BalanceProblem) -> float:
+    """The relaxation's bound within a second; 0 where no assignment respects the limit."""
+    limits = tuple(min(limit, 1e18) for limit in problem.memory_limit_mib)
+    found = Relaxation(replace(problem, memory_limit_mib=limits), time.monotonic() + 1.0).solve()
+    return found.bound if np.isfinite(found.bound) else 0.0

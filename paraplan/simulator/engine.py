@@ -62,7 +62,7 @@ def peak_memory(
 
 
 def bubble(graph: PipelineGraph, durations: Array, p2p: float, plain_work_P: Array) -> Bubble:
-    """Idle over work, split by taking one cause away after the other.
+    """``pp·makespan / work − 1``, split by taking one cause away after the other; work is without recomputation.
 
     Args:
         graph: The schedule.
@@ -70,21 +70,16 @@ def bubble(graph: PipelineGraph, durations: Array, p2p: float, plain_work_P: Arr
         p2p: Seconds a send.
         plain_work_P: Each stage's work without recomputation.
 
-    ``ideal`` is what equal chunks without communication and recompute would leave, ``imbalance`` what the real chunks
-    add, ``recompute`` what recomputation adds to that, ``communication`` the rest.
+    ``ideal`` is what equal chunks without communication and recomputation would leave, ``imbalance`` what the real
+    chunks add, ``recompute`` what recomputation adds to that, ``communication`` the rest.
     """
-    stages = graph.stages
-    busy = np.bincount(graph.klass % stages, weights=durations[graph.klass], minlength=stages)
-    work = float(busy.sum())
-    if work <= 0:
+    stages, plain_work = graph.stages, float(plain_work_P.sum())
+    if plain_work <= 0:
         return Bubble(0.0, 0.0, 0.0, 0.0, 0.0)
-    total = stages * graph.makespan(durations, p2p) / work - 1
-    silent = stages * graph.makespan(durations) / work - 1
+    blocks = np.bincount(graph.klass, minlength=graph.classes)
+    busy = np.bincount(graph.klass % stages, weights=durations[graph.klass], minlength=stages)
     share = np.where(busy > 0, plain_work_P / np.where(busy > 0, busy, 1), 1.0)
     plain = durations * share[np.arange(graph.classes) % stages]
-    plain_work = float(plain_work_P.sum())
-    unrecomputed = stages * graph.makespan(plain) / plain_work - 1 if plain_work > 0 else silent
-    blocks = np.bincount(graph.klass, minlength=graph.classes)
     operation = np.arange(graph.classes) // (graph.chunks * stages)
     even = np.zeros(graph.classes)
     for o in range(3):
@@ -92,5 +87,8 @@ def bubble(graph: PipelineGraph, durations: Array, p2p: float, plain_work_P: Arr
         count = int(blocks[chosen].sum())
         if count:
             even[chosen] = float((plain * blocks)[chosen].sum()) / count
-    ideal = stages * graph.makespan(even) / plain_work - 1 if plain_work > 0 else 0.0
+    total, silent, unrecomputed, ideal = (
+        stages * graph.makespan(values, seconds) / plain_work - 1
+        for values, seconds in ((durations, p2p), (durations, 0.0), (plain, 0.0), (even, 0.0))
+    )
     return Bubble(total, ideal, unrecomputed - ideal, total - silent, silent - unrecomputed)

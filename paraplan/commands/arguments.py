@@ -1,0 +1,64 @@
+"""What several commands read from their arguments."""
+
+import argparse
+import re
+from typing import Any
+
+import yaml
+
+from paraplan.errors import InputError
+from paraplan.layouts import COLUMNS
+from paraplan.nd.search_spec import ALIASES, NAMES
+
+_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
+
+
+def size(text: str, option: str) -> float:
+    """Bytes from ``4GB``, ``59.5 GiB`` or ``56000MB``.
+
+    Raises:
+        InputError: no number, no unit, or an unknown one.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]+)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise InputError(f"{option}: {text!r} found, a size with its unit such as 4GB or 60GiB is needed")
+    return float(match[1]) * _UNITS[match[2].upper()]
+
+
+def settings(pairs: list[str], option: str = "--set") -> dict[str, int]:
+    """Dimension to value from ``tp=8`` or ``tp=8,pp=4``.
+
+    Raises:
+        InputError: an unknown dimension or a value that is not one.
+    """
+    from paraplan.configuration import dimension_values
+
+    found: dict[str, int] = {}
+    for pair in [part for pair in pairs for part in pair.split(",") if part.strip()]:
+        name, separator, value = pair.partition("=")
+        key = name.strip().lower()
+        key = ALIASES.get(key, key)
+        if not separator or key not in COLUMNS:
+            raise InputError(f"{option}: {pair!r} found, DIMENSION=VALUE with one of {', '.join(COLUMNS)} is needed")
+        text = value.strip()
+        given: Any = text if key in NAMES else yaml.safe_load(text) if text else None
+        values = dimension_values(given, key, f"{option} {key}")
+        if values is None:
+            raise InputError(f"{option}: {pair!r} found, a value is needed")
+        found[key] = values[0]
+    return found
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> Any:
+        raise InputError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} found, at least 1 is needed")
+    return value

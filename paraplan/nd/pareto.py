@@ -1,0 +1,36 @@
+"""The front of step time and memory: layouts that no other beats in both."""
+
+import numpy as np
+
+from paraplan import memory, performance
+from paraplan.nd.ranking import Ranked
+from paraplan.nd.search_spec import SearchSpec
+from paraplan.nd.space import blocks_of, concatenate
+from paraplan.problem import Problem
+
+
+def front(problem: Problem, search: SearchSpec) -> Ranked:
+    """The Pareto front of all legal layouts, fastest first; it ignores the memory budget, so that it shows what more
+    memory would buy."""
+    kept: Ranked | None = None
+    for block in blocks_of(problem, search):
+        own = Ranked(block, performance.step_times(problem, block), memory.estimate(problem, block).peak_N)
+        own = own.take(_undominated(own))
+        if kept is not None:
+            own = Ranked(
+                concatenate([kept.layouts, own.layouts]),
+                np.concatenate([kept.step_time_N, own.step_time_N]),
+                np.concatenate([kept.peak_N, own.peak_N]),
+            )
+            own = own.take(_undominated(own))
+        kept = own
+    assert kept is not None, "the search found a layout"
+    return kept
+
+
+def _undominated(ranked: Ranked) -> np.ndarray:
+    """Positions of the front, fastest first."""
+    positions = np.lexsort((ranked.peak_N, ranked.step_time_N))
+    peaks = ranked.peak_N[positions]
+    least_before = np.concatenate([[np.inf], np.minimum.accumulate(peaks)[:-1]])
+    return positions[peaks < least_before]

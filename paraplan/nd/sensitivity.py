@@ -1,0 +1,57 @@
+"""Whether the winner stays the winner when the hardware is 10 % off, and which layout overtakes it if not."""
+
+from dataclasses import replace
+
+from paraplan import memory, performance
+from paraplan.clusters.spec import ClusterSpec
+from paraplan.nd.ranking import FOLDED
+from paraplan.nd.search import SearchResult, search
+from paraplan.nd.search_spec import SearchSpec
+from paraplan.problem import Problem
+
+STEP = 0.10
+
+
+def sensitivity(problem: Problem, search_spec: SearchSpec, found: SearchResult) -> list[dict[str, str]]:
+    """One line for each change of bandwidth, memory and efficiency by ±10 %."""
+    winner = found.ranked.layouts.take([0])  # type: ignore[arg-type]
+    name = _name(winner.row(0))
+    lines = []
+    for change, changed in _changes(problem):
+        best = search(changed, search_spec, None, 1)
+        overtaking = _name(best.ranked.layouts.row(0))
+        before = float(performance.step_times(changed, winner)[0])
+        now = float(best.ranked.step_time_N[0])
+        fits = float(memory.estimate(changed, winner).peak_N[0]) <= changed.cluster.memory_budget - search_spec.reserve_bytes
+        if overtaking == name:
+            effect = f"the winner stays, {now / float(found.ranked.step_time_N[0]) - 1:+.1%}"
+        elif not fits:
+            effect = f"the winner no longer fits; {overtaking} is first at {now:.4g} s"
+        else:
+            effect = f"{overtaking} overtakes, {now:.4g} s against {before:.4g} s ({now / before - 1:+.1%})"
+        lines.append({"change": change, "effect": effect})
+    return lines
+
+
+def _name(row: dict[str, int]) -> str:
+    return " ".join(f"{key}{row[key]}" for key in FOLDED if row[key] > 1) or "dp1"
+
+
+def _changes(problem: Problem) -> list[tuple[str, Problem]]:
+    cluster = problem.cluster
+    result = []
+    for sign, ratio in (("-10 %", 1 - STEP), ("+10 %", 1 + STEP)):
+        outer = (*cluster.levels[:-1], replace(cluster.levels[-1], bandwidth=cluster.levels[-1].bandwidth * ratio))
+        inner = (replace(cluster.levels[0], bandwidth=cluster.levels[0].bandwidth * ratio), *cluster.levels[1:])
+        result += [
+            (f"network between nodes {sign}", replace(cluster, levels=outer)),
+            (f"links inside a node {sign}", replace(cluster, levels=inner)),
+            (f"memory budget {sign}", replace(cluster, memory_budget=cluster.memory_budget * ratio)),
+            (f"achieved FLOP/s {sign}", _slower(cluster, ratio)),
+        ]
+    return [(name, replace(problem, cluster=changed)) for name, changed in result]
+
+
+def _slower(cluster: ClusterSpec, ratio: float) -> ClusterSpec:
+    peaks = {name: peak * ratio for name, peak in cluster.device.peak_flops.items()}
+    return replace(cluster, device=replace(cluster.device, peak_flops=peaks))
