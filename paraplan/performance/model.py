@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paraplan.clusters.placement import place
+from paraplan.combinations import combine
 from paraplan.layer_kinds import KINDS, front_dense, on_stage
 from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
 from paraplan.performance import communication
@@ -156,14 +157,17 @@ class _Step:
         """
         layouts, (first, last) = self.layouts, self.ends
         pp = layouts.pp
+        # How many layers a stage holds depends on the chunks alone.
+        found = combine(pp, layouts.vpp)
+        rows, inverse = layouts.take(found.rows_U), found.inverse_N
         slowest = np.zeros(len(layouts))
-        for stage in (np.zeros_like(pp), np.minimum(1, pp - 1), np.maximum(pp - 2, 0), pp - 1):
-            held = on_stage(self.problem.model, layouts, stage)
-            seconds = np.where(stage == 0, first, 0.0) + np.where(stage == pp - 1, last, 0.0)
+        for stage in (np.zeros_like(rows.pp), np.minimum(1, rows.pp - 1), np.maximum(rows.pp - 2, 0), rows.pp - 1):
+            held = on_stage(self.problem.model, rows, stage)
+            seconds = (stage == 0)[inverse] * first + (stage == rows.pp - 1)[inverse] * last
             for kind, count in (("dense", held.dense), ("moe", held.moe)):
-                if kind in self.layer:
-                    seconds = seconds + count * self.layer[kind]
-            slowest = np.maximum(slowest, seconds)
+                if kind in self.layer and count.any():
+                    seconds += count.astype(np.float64)[inverse] * self.layer[kind]
+            np.maximum(slowest, seconds, out=slowest)
         if self.problem.framework.uneven_stages:
             uneven = np.flatnonzero((pp > 1) & (self.problem.model.layers % (pp * layouts.vpp) != 0))
             slowest[uneven] = np.minimum(slowest[uneven], self._balanced(uneven))
