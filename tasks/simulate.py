@@ -4,6 +4,8 @@ from typing import Any
 
 from paraplan import performance
 from paraplan.layouts import Layouts
+from paraplan.plots.timeline import timeline_svg
+from paraplan.ppb.play import given_of, play
 from paraplan.problem import Problem
 from tasks.caching import Result, step
 from tasks.logs import step_logger
@@ -20,10 +22,13 @@ def simulate_pipeline(name: str, problem: Problem, layout: dict[str, int], pipel
     """Time the blocks of one balanced pipeline and what the step does outside it."""
     row = Layouts.of([layout])
     outside = float(performance.layer_times(problem, row).outside_N[0])
-    makespan = pipeline["makespan"]
-    step_logger(__name__).info("%s: %.4g s a step, %.4g s of it in the pipeline", name, makespan + outside, makespan)
-    return {
-        "makespan": makespan,
-        "outside": outside,
-        "timeline": "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
-    }
+    given = given_of(pipeline, name)
+    played = play(given)
+    step_logger(__name__).info(
+        "%s: %.4g s a step, %.4g s of it in the pipeline", name, played.makespan + outside, played.makespan
+    )
+    title = f"{name}, {given.problem.schedule}: {played.makespan:.4g} s, {pipeline['bubble']['total']:.1%} bubble"
+    drawing = timeline_svg(
+        played, title, "s", tuple(pipeline["peak_memory_mib"]), given.problem.memory_limit_mib[0]
+    )
+    return {"makespan": played.makespan, "outside": outside, "timeline": drawing}

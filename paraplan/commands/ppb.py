@@ -145,7 +145,7 @@ def _dump(problem: Any, folder: Path) -> None:
 def _beside(arguments: argparse.Namespace, problem: Any) -> list[tuple[str, dict[str, Any]]]:
     """Naive and hand-written plans, simulated."""
     from paraplan.ppb.balancer import even_start, plan_of
-    from paraplan.ppb.play import _counts
+    from paraplan.ppb.play import counts_of
 
     found: list[tuple[str, Any]] = []
     if arguments.naive:
@@ -155,7 +155,7 @@ def _beside(arguments: argparse.Namespace, problem: Any) -> list[tuple[str, dict
         if not isinstance(document, dict) or not document:
             raise InputError(f"{arguments.manual}: a mapping of plans is needed")
         plans = document if all(isinstance(x, dict) for x in document.values()) else {"manual": document}
-        found += [(str(name), _counts(given, problem, f"{arguments.manual}: {name}")) for name, given in plans.items()]
+        found += [(str(name), counts_of(given, problem, f"{arguments.manual}: {name}")) for name, given in plans.items()]
     result = []
     for name, counts in found:
         plan = plan_of(problem, counts, "feasible", 0.0, 0.0, "")

@@ -10,8 +10,8 @@ from paraplan.nd.space import concatenate
 
 Array = npt.NDArray[np.float64]
 
-FOLDED = ("dp", "tp", "cp", "ep", "pp", "vpp", "mbs")
-"""Layouts equal in these are one choice: what else they differ in (recompute, sharding, …) balancing or a flag decides."""
+FOLDED = ("dp", "tp", "cp", "ep", "pp", "mbs")
+"""Layouts equal in these are one choice: what else they differ in (chunks, recompute, sharding, …) the best of them decides."""
 
 MOST_KEPT = 4096
 """Distinct choices kept while streaming; more than anyone asks to see."""

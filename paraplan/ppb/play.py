@@ -74,9 +74,18 @@ def read_plan(path: Path, schedule: str | None = None, rank: int = 1) -> Given:
         if not isinstance(plans, Sequence) or not 1 <= rank <= len(plans) or not isinstance(plans[rank - 1], Mapping):
             raise InputError(f"{where}: plans: no plan of rank {rank}")
         document = plans[rank - 1].get("pipeline", {})
+    return given_of(document, where, schedule)
+
+
+def given_of(document: Mapping[str, Any], where: str, schedule: str | None = None) -> Given:
+    """The problem and the assignment of a plan's document, or of hand-written lists.
+
+    Raises:
+        InputError: names ``where``, the field, what was found and what is needed.
+    """
     given = {**document, **document["problem"]} if isinstance(document.get("problem"), Mapping) else document
-    problem = read_problem(given, path, schedule)
-    return Given(problem, _counts(given, problem, where))
+    problem = read_problem(given, Path(where), schedule)
+    return Given(problem, counts_of(given, problem, where))
 
 
 def read_problem(given: Mapping[str, Any], path: Path, schedule: str | None = None) -> BalanceProblem:
@@ -132,7 +141,7 @@ def read_problem(given: Mapping[str, Any], path: Path, schedule: str | None = No
     )
 
 
-def _counts(given: Mapping[str, Any], problem: BalanceProblem, where: str) -> Counts:
+def counts_of(given: Mapping[str, Any], problem: BalanceProblem, where: str) -> Counts:
     counts = np.zeros((len(problem.bodies), len(problem.strategies), problem.places), dtype=np.int64)
     places = {(int(v), int(s)): q for q, (v, s) in enumerate(zip(problem.chunk_of, problem.stage_of, strict=True))}
     assignment = given.get("assignment")
