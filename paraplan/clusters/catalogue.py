@@ -53,7 +53,9 @@ def load_device(name_or_path: str, beside: Path | None = None) -> DeviceSpec:
         raise InputError(f"{name_or_path}: no such device file")
     close = difflib.get_close_matches(key, list(known), 1, 0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"device: {name_or_path!r} found, a device file or one of {', '.join(device_names())} is needed{hint}")
+    raise InputError(
+        f"device: {name_or_path!r} found, a device file or one of {', '.join(device_names())} is needed{hint}"
+    )
 
 
 def read_device(path: Path) -> DeviceSpec:
@@ -132,7 +134,9 @@ def _check(device: DeviceSpec, where: str) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"{where}: peak_flops.{precision}: unknown precision; allowed: {', '.join(PRECISIONS)}")
         if not 1e11 <= peak <= 1e18:
-            raise InputError(f"{where}: peak_flops.{precision}: {peak:g} found, FLOP/s between 1e11 and 1e18 are needed")
+            raise InputError(
+                f"{where}: peak_flops.{precision}: {peak:g} found, FLOP/s between 1e11 and 1e18 are needed"
+            )
     if not device.peak_flops:
         raise InputError(f"{where}: peak_flops: empty, at least one precision is needed")
     for field, low, high in (("memory_bytes", 2**30, 2**44), ("memory_bandwidth", 1e10, 1e15)):
@@ -142,10 +146,21 @@ def _check(device: DeviceSpec, where: str) -> None:
     if device.devices_per_node < 1:
         raise InputError(f"{where}: devices_per_node: {device.devices_per_node} found, at least 1 is needed")
     efficiency = device.efficiency
-    for field in ("matmul", "fp8", "fp4", "attention", "attention_flash2", "memory_bandwidth", "intra_link", "inter_link"):
+    for field in (
+        "matmul",
+        "fp8",
+        "fp4",
+        "attention",
+        "attention_flash2",
+        "memory_bandwidth",
+        "intra_link",
+        "inter_link",
+    ):
         value = getattr(efficiency, field)
         if not 0 < value <= 1:
-            raise InputError(f"{where}: efficiency.{field}: {value:g} found, a share of more than 0 and at most 1 is needed")
+            raise InputError(
+                f"{where}: efficiency.{field}: {value:g} found, a share of more than 0 and at most 1 is needed"
+            )
     if not 0 <= efficiency.fragmentation < 0.5:
         raise InputError(f"{where}: efficiency.fragmentation: {efficiency.fragmentation:g} found, 0 to 0.5 is allowed")
     for field in ("launch_seconds", "overhead_bytes"):
@@ -159,7 +174,9 @@ def _check_levels(device: DeviceSpec, where: str) -> None:
         raise InputError(f"{where}: levels: empty, at least one link level is needed")
     for level in device.levels:
         if not level.bandwidth > 0 or level.latency < 0 or level.span < 1:
-            raise InputError(f"{where}: levels: {level.name}: a positive bandwidth and span and a latency of at least 0 are needed")
+            raise InputError(
+                f"{where}: levels: {level.name}: a positive bandwidth and span and a latency of at least 0 are needed"
+            )
     for inner, outer in zip(device.levels, device.levels[1:], strict=False):
         if outer.bandwidth > inner.bandwidth:
             raise InputError(
@@ -167,4 +184,6 @@ def _check_levels(device: DeviceSpec, where: str) -> None:
                 f" GB/s of {inner.name} inside it is allowed (GB/s per direction per device, not per node)"
             )
         if outer.span <= inner.span:
-            raise InputError(f"{where}: levels: {outer.name} spans {outer.span} devices, more than {inner.name} is needed")
+            raise InputError(
+                f"{where}: levels: {outer.name} spans {outer.span} devices, more than {inner.name} is needed"
+            )

@@ -193,6 +193,9 @@ def _published_before(cells: Mapping[str, str], month: int) -> bool:
 
 FLASH_SINCE = 2301
 
+ASYNC_TENSOR = 0.3
+"""Share of tensor-parallel traffic that asynchronous tensor parallelism hides."""
+
 
 def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layouts:
     model, batch = problem.model, problem.training.global_batch
@@ -272,9 +275,11 @@ def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
     """The framework of a row, from its ``framework`` or its ``source``; on Ascend devices MindSpeed by default."""
     named = _text(cells, "framework", "")
     text = f"{named} {_text(cells, 'source', '')} {_text(cells, 'source_key', '')}".lower()
+    # TorchTitan's asynchronous tensor parallelism is a switch, off by default.
+    hidden = {"overlap_tensor": ASYNC_TENSOR} if "async tp" in _text(cells, "notes", "").lower() else None
     for word, name in _FRAMEWORKS:
         if word in text:
-            return load_framework(name)
+            return load_framework(name, hidden)
     # Before 2023 only DeepSpeed sharded parameters.
     if _text(cells, "zero_stage", "") == "3" and _published_before(cells, FLASH_SINCE):
         return load_framework("deepspeed")

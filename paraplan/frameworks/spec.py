@@ -32,6 +32,8 @@ class FrameworkSpec:
     devices' own kernels outrun."""
     pointwise_passes: float = 1.0
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
+    fused_gradient_accumulation: bool = True
+    """Whether weight-gradient products add to the gradient buffer themselves."""
     expert_dispatch: Literal["each", "once-a-node"] = "each"
     """Whether a token bound for several experts of one node crosses the network once for each or once (DeepEP)."""
     pipeline_exchange: Literal["overlapped", "batched"] = "overlapped"

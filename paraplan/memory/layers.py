@@ -159,7 +159,8 @@ class _Counting:
             "activation": ("activation",),
             "feed_forward_activation": ("activation",),
             "feed_forward": ("activation", "feed_forward"),
-            "attention": ("query_key_value", "attention_output", "scores"),
+            "latent_up": ("latent_up",),
+            "attention": ("query_key_value", "latent_up", "attention_output", "scores"),
         }
         names = {name for module in modules for name in groups.get(module, ())}
         return sum((parts[name] for name in sorted(names) if name in parts), self.zero)
@@ -186,7 +187,8 @@ class _Counting:
             expanded = heads * (query_key + latent.nope_head_dim + latent.value_head_dim)
             # Rotary embedding and the shared rotary key make full copies of queries and keys.
             copies = heads * query_key * 2
-            parts["query_key_value"] = HALF * (self.norm_tokens * ranks + self.tokens * (expanded + copies))
+            parts["query_key_value"] = HALF * self.norm_tokens * ranks
+            parts["latent_up"] = HALF * self.tokens * (expanded + copies)
             parts["attention_output"] = self.tokens * heads * (HALF * latent.value_head_dim + 4)
         if training.attention_kernel == "unfused":
             # Softmax output, and with dropout its mask and result.

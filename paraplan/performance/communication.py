@@ -27,9 +27,7 @@ def all_reduce(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> F
     return 2 * all_gather(cluster, group, size)
 
 
-def all_to_all(
-    cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, copies: int | None = None
-) -> FloatArray:
+def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, copies: int | None = None) -> FloatArray:
     """Seconds in which every rank sends ``size`` bytes, spread evenly over the group's ranks.
 
     What stays inside a block and what leaves it travel at the same time over different links.

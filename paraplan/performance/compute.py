@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))
 """Tile rows, columns, and the share of the large tile's rate that a smaller one reaches (operand reuse)."""
 
-SCALING_RATE = {"fp8-rowwise": 0.65}
+SCALING_RATE = {"fp8-rowwise": 0.58}
 """Rate of 8-bit products with a scale for each row and column, whose kernel applies them in its epilogue and promotes
 partial sums, over one scale a tensor (fitted on TorchTitan's paired runs; all other scalings count as one)."""
 
@@ -56,6 +56,9 @@ class Kernels:
 
     device: DeviceSpec
     precision: Precision
+    fused_accumulation: bool = True
+    """Whether weight gradients are added to their buffer by the product itself (Megatron-LM, gradient accumulation
+    fusion): 4 bytes an element beyond the product's own; else written, read, and added by another kernel: 12."""
 
     @property
     def low_precision(self) -> bool:
@@ -102,7 +105,7 @@ class Kernels:
         """A linear layer of ``m`` tokens from ``k`` to ``n`` features; ``wide`` keeps it in 16 bits (router, head).
 
         Below 16 bits each operand is cast once per use (read 2 bytes, write 1 for the rows and 1 for the columns);
-        the weight gradient accumulates into a buffer of 4 bytes an element.
+        the weight gradient accumulates into a buffer (:attr:`fused_accumulation`).
         """
         low = self.low_precision and not wide
         m, k, n, batch = (np.asarray(x, dtype=np.float64) for x in (m, k, n, batch))
@@ -113,7 +116,8 @@ class Kernels:
         return Product(
             slow * self.matmul(m, k, n, batch, not wide) + cast_in,
             slow * self.matmul(m, n, k, batch, not wide) + cast_out,
-            slow * self.matmul(k, m, n, batch, not wide) + self.bytes_seconds(4 * k * n * batch),
+            slow * self.matmul(k, m, n, batch, not wide)
+            + self.bytes_seconds((4 if self.fused_accumulation else 12) * k * n * batch),
         )
 
     def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str) -> tuple[Array, Array]:

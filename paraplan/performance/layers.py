@@ -50,9 +50,7 @@ class LayerCosts:
 
 def layer_costs(problem: Problem, layouts: Layouts) -> LayerCosts:
     """Cost of every kind of layer of ``problem`` under every layout."""
-    combinations = combine(
-        layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.sp, layouts.mbs, layouts.cp_kind
-    )
+    combinations = combine(layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.sp, layouts.mbs, layouts.cp_kind)
     return _Costing(problem, layouts.take(combinations.rows_U), combinations).costs()
 
 
@@ -63,10 +61,11 @@ class _Costing:
         self.problem = problem
         self.combinations = combinations
         self.layouts = layouts
-        self.kernels = Kernels(problem.cluster.device, problem.training.precision)
+        self.kernels = Kernels(
+            problem.cluster.device, problem.training.precision, problem.framework.fused_gradient_accumulation
+        )
         self.tp, self.cp, self.ep, self.etp, self.mbs = (
-            column.astype(np.float64)
-            for column in (layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs)
+            column.astype(np.float64) for column in (layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs)
         )
         self.sp = layouts.sp.astype(bool) & (layouts.tp > 1)
         self.zero = np.zeros(len(layouts))
@@ -135,6 +134,7 @@ class _Costing:
             "activation": activation,
             "feed_forward_activation": activation,
             "feed_forward": feed.forward,
+            "latent_up": projections[0].forward + projections[1].forward if model.latent else self.zero,
             "attention": reduce(Product.__add__, projections).forward + core_forward,
         }
         select = sum((parts[module] for module in framework.select_modules if module in parts), self.zero)
@@ -254,9 +254,7 @@ class _Costing:
             products, moved = products + shared, moved + shared_bytes
             shared_tp = self._block_communication(column)
         launches = EXPERT_LAUNCHES * self.launch
-        products = Product(
-            products.forward + launches, products.input_gradient + launches, products.weight_gradient
-        )
+        products = Product(products.forward + launches, products.input_gradient + launches, products.weight_gradient)
         cluster = self.problem.cluster
         exchange_group = self._group(self.layouts.ep, self.layouts.etp)
         exchange = np.where(
@@ -270,9 +268,7 @@ class _Costing:
             0.0,
         )
         inner_group = self._group(self.layouts.etp, np.ones_like(self.layouts.etp))
-        inner = np.where(
-            self.layouts.etp > 1, self._all_gather(inner_group, arriving * model.hidden * 2.0), 0.0
-        )
+        inner = np.where(self.layouts.etp > 1, self._all_gather(inner_group, arriving * model.hidden * 2.0), 0.0)
         exposed = 2 * exchange * (1 - framework.overlap_expert) + 2 * inner
         return products, moved, shared_tp, (exposed, exposed)
 
@@ -311,9 +307,7 @@ class _Costing:
         vocab = np.ceil(model.vocab / self.tp / 128) * 128
         projection = self.kernels.linear(self.tokens, model.hidden, vocab, wide=True)
         # Logits written, read and turned to fp32 probabilities; without a fused loss a second fp32 copy.
-        loss = self.kernels.bytes_seconds(
-            self.tokens * vocab * (10 if self.problem.framework.fused_loss else 18)
-        )
+        loss = self.kernels.bytes_seconds(self.tokens * vocab * (10 if self.problem.framework.fused_loss else 18))
         forward = projection.forward + loss
         return self._end(
             Part(forward, self.gather, self.zero, self.zero), projection.backward + 0.7 * loss, self.gather
@@ -325,9 +319,7 @@ class _Costing:
         join = self.kernels.linear(self.shard_tokens, 2 * hidden, hidden)
 
         def with_head(part: Part, head_part: Part, extra: Array) -> Part:
-            return Part(
-                part.compute + head_part.compute + extra, part.tp + head_part.tp, part.cp, part.ep
-            )
+            return Part(part.compute + head_part.compute + extra, part.tp + head_part.tp, part.cp, part.ep)
 
         return KindCost(
             with_head(layer.forward, head.forward, join.forward),
@@ -337,9 +329,7 @@ class _Costing:
 
     def _end(self, forward: Part, backward: Array, backward_tp: Array) -> KindCost:
         nothing = Part(self.zero, self.zero, self.zero, self.zero)
-        return KindCost(
-            forward, Part(backward, backward_tp, self.zero, self.zero), (nothing,) * len(RECOMPUTE)
-        )
+        return KindCost(forward, Part(backward, backward_tp, self.zero, self.zero), (nothing,) * len(RECOMPUTE))
 
     def _group(self, degree: np.ndarray, stride: np.ndarray) -> Placement:
         return place(self.problem.cluster.levels, degree, stride)

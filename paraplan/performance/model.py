@@ -186,8 +186,10 @@ class _Step:
         best = np.full(len(rows), np.inf)
         for more in (0, 1, 2):
             most = n + more
-            held = (pp - 2) * most + np.maximum(0, np.floor(most - first / each)) + np.maximum(
-                0, np.floor(most - last / each)
+            held = (
+                (pp - 2) * most
+                + np.maximum(0, np.floor(most - first / each))
+                + np.maximum(0, np.floor(most - last / each))
             )
             best = np.minimum(best, np.where(held >= layers, np.maximum(np.maximum(most * each, first), last), np.inf))
         return best
@@ -204,9 +206,7 @@ class _Step:
         """One send between neighbouring stages."""
         layouts = self.layouts
         group = place(self.problem.cluster.levels, layouts.pp, layouts.dp * layouts.cp * layouts.tp)
-        return communication.point_to_point(
-            self.problem.cluster, group, self.costs.boundary_bytes_U[self.inverse]
-        )
+        return communication.point_to_point(self.problem.cluster, group, self.costs.boundary_bytes_U[self.inverse])
 
     @cached_property
     def sends(self) -> Array:
@@ -293,4 +293,3 @@ class _Step:
         parts["optimizer"] = self.parallel.optimizer
         parts["overhead"] = self.contention
         return TimeTable(self.seconds, parts)
-
