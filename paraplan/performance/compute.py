@@ -86,12 +86,12 @@ class Kernels:
         """Seconds of ``batch`` products ``m x k`` by ``k x n`` in one (grouped) kernel."""
         m, k, n, batch = (np.maximum(np.asarray(x, dtype=np.float64), 1.0) for x in (m, k, n, batch))
         units = max(self.device.sm_count, 1)
-        best = None
+        best = np.full(np.broadcast_shapes(m.shape, k.shape, n.shape, batch.shape), np.inf)
         for rows, columns, rate in TILES:
             tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
             whole = np.ceil(tiles / units) * units
             area = (LAST_WAVE * whole + (1 - LAST_WAVE) * tiles) * (rows * columns / rate)
-            best = area if best is None else np.minimum(best, area)
+            best = np.minimum(best, area)
         element = (1 if self.precision != "nvfp4" else 0.5) if linear and self.low_precision else 2
         moved = (m * k + k * n) * batch * element + m * n * batch * 2
         return (

@@ -339,8 +339,8 @@ class _Costing:
 
 
 UNFUSED_NORM_BYTES = 72
-"""Bytes an element that two norms written as separate operators move: to fp32 (6), square (8), mean (4), scale (8), back
-to 16 bits (6), weigh (4); a fused kernel reads and writes 4."""
+"""Bytes an element that two norms written as separate operators move: to fp32 (6), square (8), mean (4), scale (8),
+back to 16 bits (6), weigh (4); a fused kernel reads and writes 4."""
 
 EXPERT_LAUNCHES = 150
 """Kernels of routing, permutation and grouped products that one expert layer launches on top of its products."""

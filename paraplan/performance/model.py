@@ -250,14 +250,14 @@ class _Step:
         """Forward and backward of one micro-batch on an average stage, as far as they hide communication."""
         model = self.problem.model
         dense = front_dense(model)
-        forward, backward = 0.0, 0.0
+        forward = backward = np.zeros(len(self.costs.combinations))
         for kind, count in (("dense", dense), ("moe", model.layers - dense)):
             if count:
                 cost = self.costs.kinds[kind]
                 forward = forward + count * (cost.forward.compute + cost.forward.tp)
                 backward = backward + count * (cost.backward.compute + cost.backward.tp)
         pp = self.layouts.pp
-        return np.asarray(forward)[self.inverse] / pp, np.asarray(backward)[self.inverse] / pp
+        return forward[self.inverse] / pp, backward[self.inverse] / pp
 
     @cached_property
     def contention(self) -> Array:

@@ -1,0 +1,192 @@
+"""Steps added up by hand, and what must hold for every layout."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paraplan import performance
+from paraplan.clusters import load_device, make_cluster
+from paraplan.clusters.spec import DeviceSpec
+from paraplan.frameworks import load_framework
+from paraplan.layer_kinds import KINDS
+from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.models import load_model
+from paraplan.performance.compute import Kernels
+from paraplan.problem import Problem
+from paraplan.training import TrainingSpec
+
+PEAK = 1e14
+
+# One layer, 1024 tokens, FLOPs of m·n·(k + 192) products, times 2, in units of 2·1024·1024:
+# forward   qkv 3·1216 + out 1216 + up 4·1216 + down 4288          = 14,016
+# backward  dX: qkv 3264 + out 1216 + up 4288 + down 4·1216        = 13,632
+#           dW: (3 + 1 + 4 + 4)·1216                               = 14,592
+UNIT = 2 * 1024 * 1024 / PEAK
+FORWARD, BACKWARD = 14_016 * UNIT, (13_632 + 14_592) * UNIT
+# Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs; backward 2.5 times those at 0.8 of the rate.
+CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK
+CORE_BACKWARD = 2.5 / 0.8 * CORE
+# Head: 1024 tokens to 12,800 words: forward 12.5·1216, dX 12,800 + 192, dW 12.5·1216.
+HEAD = (12.5 * 1216 + 12_992 + 12.5 * 1216) * UNIT
+LAYER = FORWARD + BACKWARD + CORE + CORE_BACKWARD
+
+
+def test_step_on_one_device_is_the_sum_of_its_products(problem: Problem) -> None:
+    layouts = Layouts.of([{"mb": 8}])
+    # 8 micro-batches through 4 layers and the head; nothing is communicated, memory is free.
+    expected = 8 * (4 * LAYER + HEAD)
+    assert performance.estimate(problem, layouts).step_time_N[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_step_when_fully_recomputed_adds_one_forward_a_layer(problem: Problem) -> None:
+    layouts = Layouts.of([{"mb": 8, "recompute": RECOMPUTE.index("full")}])
+    table = performance.estimate(problem, layouts)
+    assert table.components["recompute"][0] == pytest.approx(8 * 4 * (FORWARD + CORE), rel=1e-9)
+
+
+def test_step_with_sequence_parallel_tensors_shows_three_gathers_a_block(problem: Problem) -> None:
+    layouts = Layouts.of([{"mb": 8, "tp": 2, "sp": 1}])
+    # One gather: 2 bytes · 1024 · 1024, half of it over 1e11 bytes/s.
+    gather = 2 * 1024 * 1024 / 2 / 1e11
+    # Each of two blocks: forward gathers and scatters, backward gathers once; its other two hide behind products of
+    # half the columns, which take 34 us and more against 10 us. Embedding and head: a gather each way.
+    expected = 8 * (4 * 2 * 3 + 4) * gather
+    table = performance.estimate(problem, layouts)
+    assert table.components["tp_comm"][0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_step_of_a_pipeline_is_its_slowest_stage_and_the_fill(problem: Problem) -> None:
+    layouts = Layouts.of([{"mb": 8, "pp": 2, "dp": 1, "tp": 1}])
+    # Two layers a stage, the head on the last; the fill is half of one micro-batch through the model.
+    slowest, fill = 2 * LAYER + HEAD, (4 * LAYER + HEAD) / 2
+    # Neighbouring stages are one device apart, inside the node: 2 MiB over 1e11 bytes/s, there and back, one fill and
+    # eight in the steady phase, which Megatron's batched exchange does not hide.
+    sends = 2 * (2 * 1024 * 1024 / 1e11) * (1 + 8)
+    table = performance.estimate(problem, layouts)
+    assert table.step_time_N[0] == pytest.approx(8 * slowest + fill + sends, rel=1e-9)
+    assert table.components["pp_comm"][0] == pytest.approx(sends, rel=1e-9)
+
+
+def test_step_when_interleaved_divides_the_fill_by_the_chunks(problem: Problem) -> None:
+    interleaved = SCHEDULES.index("interleaved")
+    layouts = Layouts.of([{"mb": 8, "pp": 2}, {"mb": 8, "pp": 2, "vpp": 2, "schedule": interleaved}])
+    bubble = performance.estimate(problem, layouts).components["bubble"]
+    # What the head adds to the last stage stays: 8·(slowest − average); the fill halves.
+    assert bubble[0] - bubble[1] == pytest.approx((4 * LAYER + HEAD) / 4, rel=1e-9)
+
+
+def test_data_parallel_reduction_moves_with_the_number_of_replicas(problem: Problem) -> None:
+    slow = replace(problem, framework=replace(problem.framework, overlap_gradient_reduce=0.0))
+    layouts = Layouts.of([{"mb": 8}, {"mb": 4, "dp": 2}, {"mb": 1, "dp": 8}])
+    shown = performance.estimate(slow, layouts).components["dp_comm"]
+    # Gradients of 4 bytes, reduced and sent back: 2·(g − 1)/g of 4 layers of 12·1024² + 13·1024 weights and more.
+    assert shown[0] == 0
+    assert shown[2] / shown[1] == pytest.approx((7 / 8) / (1 / 2), rel=1e-9)
+
+
+def test_matmul_when_the_last_wave_is_not_full_pays_half_of_its_idle_units(device: DeviceSpec) -> None:
+    kernels = Kernels(replace(device, sm_count=4), "bf16")
+    # 5 tiles of 256 x 128 on 4 units are two waves, 8 tiles, of which half of the 3 idle ones are paid: 6.5·32,768 =
+    # 212,992. The library takes the faster 10 tiles of 128 x 128: 12 in three waves, 11 paid, at 0.95 of the rate.
+    seconds = kernels.matmul(5 * 256, 808, 128, 1, linear=True)
+    assert float(seconds) == pytest.approx(2 * 11 * 128 * 128 / 0.95 * (808 + 192) / PEAK, rel=1e-9)
+
+
+def test_linear_when_its_width_fills_no_cache_line_is_slower(device: DeviceSpec) -> None:
+    kernels = Kernels(device, "bf16")
+    aligned, odd = (float(kernels.linear(2048, 1024, width).forward) for width in (1792, 1800))
+    assert odd > 1.2 * aligned
+
+
+def test_attention_without_a_tiled_kernel_is_slower(device: DeviceSpec) -> None:
+    kernels = Kernels(replace(device, memory_bandwidth=1e12), "bf16")
+    tiled, plain = (kernels.attention(1e10, 1e7, kernel)[0] for kernel in ("flash", "unfused"))
+    assert plain > tiled
+
+
+MODELS = ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "deepseek-v3")
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[Problem, dict[str, int]]:
+    model = load_model(draw(st.sampled_from(MODELS)))
+    framework = load_framework(draw(st.sampled_from(["megatron", "nemo", "torchtitan", "mindspeed"])))
+    row = {name: draw(st.sampled_from([1, 2, 4])) for name in ("tp", "cp", "pp", "dp", "mbs")}
+    row |= {"mb": draw(st.sampled_from([4, 8])), "sp": int(row["tp"] > 1), "zero_stage": draw(st.integers(0, 3))}
+    row["op"] = row["dp"] * row["cp"] if row["zero_stage"] else 1
+    row["recompute"] = draw(st.integers(0, len(RECOMPUTE) - 1))
+    if model.experts:
+        row["ep"] = row["dp"]
+    devices = row["tp"] * row["cp"] * row["pp"] * row["dp"]
+    cluster = make_cluster(load_device(draw(st.sampled_from(["a100", "h100", "gb200", "a2"]))), devices)
+    return Problem(model, cluster, TrainingSpec(4096, row["dp"] * row["mbs"] * row["mb"]), framework), row
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions())
+def test_components_sum_to_the_step_for_any_layout(question: tuple[Problem, dict[str, int]]) -> None:
+    problem, row = question
+    table = performance.estimate(problem, Layouts.of([row]))
+    assert sum(table.components.values())[0] == pytest.approx(table.step_time_N[0], rel=1e-9)
+    assert all(seconds[0] >= -1e-12 for seconds in table.components.values())
+    assert performance.step_times(problem, Layouts.of([row]))[0] == pytest.approx(table.step_time_N[0], rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions(), st.floats(1.0, 4.0))
+def test_faster_links_never_slow_a_layout(question: tuple[Problem, dict[str, int]], factor: float) -> None:
+    problem, row = question
+    levels = tuple(replace(level, bandwidth=level.bandwidth * factor) for level in problem.cluster.levels)
+    faster = replace(problem, cluster=replace(problem.cluster, levels=levels))
+    layouts = Layouts.of([row])
+    assert performance.step_times(faster, layouts)[0] <= performance.step_times(problem, layouts)[0] * (1 + 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(questions())
+def test_bubble_share_falls_with_more_micro_batches(question: tuple[Problem, dict[str, int]]) -> None:
+    problem, row = question
+    table = performance.estimate(problem, Layouts.of([row, row | {"mb": 4 * row["mb"]}]))
+    share = table.components["bubble"] / table.step_time_N
+    assert share[1] <= share[0] + 1e-9
+
+
+def test_layer_times_add_up_to_the_step_without_a_pipeline() -> None:
+    model = load_model("deepseek-v3")
+    cluster = make_cluster(load_device("h800"), 64)
+    problem = Problem(model, cluster, TrainingSpec(4096, 128), load_framework("megatron"))
+    layouts = Layouts.of([{"dp": 64, "ep": 64, "mb": 2, "zero_stage": 1, "op": 64}])
+    times = performance.layer_times(problem, layouts)
+    counts = np.array([{"embedding": 1, "dense": 3, "moe": 58, "mtp": 1, "head": 1}[kind] for kind in KINDS])
+    expected = 2 * (times.forward_NK[0] + times.backward_NK[0]) @ counts + times.outside_N[0]
+    assert performance.step_times(problem, layouts)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_permuted_layouts_give_permuted_times() -> None:
+    problem = Problem(
+        load_model("llama3-70b"), make_cluster(load_device("h100"), 64), TrainingSpec(8192, 64), load_framework("nemo")
+    )
+    rows = [{"tp": tp, "pp": pp, "dp": 64 // (tp * pp), "mb": tp * pp} for tp in (1, 2, 4, 8) for pp in (1, 2, 4)]
+    layouts = Layouts.of(rows)
+    order = np.random.default_rng(1).permutation(len(rows))
+    seconds = performance.step_times(problem, layouts)
+    assert np.array_equal(performance.step_times(problem, layouts.take(order)), seconds[order])
+
+
+def test_mfu_of_a_published_run_agrees_with_its_report() -> None:
+    # NVIDIA's Megatron Bridge performance summary: Llama 3 70B on 64 GB200, 256 sequences of 8192 in 8.828 s.
+    problem = Problem(
+        load_model("llama3-70b"),
+        make_cluster(load_device("gb200"), 64),
+        TrainingSpec(8192, 256),
+        load_framework("nemo"),
+    )
+    step = np.array([8.828])
+    tokens = performance.tokens_per_second_per_device(problem, step)[0]
+    assert tokens == pytest.approx(256 * 8192 / 8.828 / 64)
+    # A token takes 6·69.5e9 FLOPs in the weights (70.55e9 without the embedding's 1.05e9) and in causal attention
+    # 3·2·(8192/2)·64 heads·256·80 layers = 32.2e9: 449.4e9.
+    assert performance.mfu(problem, step)[0] == pytest.approx(tokens * 449.4e9 / 2.5e15, rel=0.01)
