@@ -43,6 +43,12 @@ class FrameworkSpec:
     """What the ``comm`` recompute level drops: outputs that a collective plus a cheap operator restore."""
     fused_loss: bool = True
     """Cross entropy computed without a second fp32 copy of the logits."""
+    vocab_parallel_loss: bool = True
+    """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; otherwise logits are gathered."""
+    fragmentation: float = 0.0
+    """Share of activations and buffers that its allocation pattern loses on top of the device type's."""
+    reserved_bytes: float = 0.0
+    """Memory that the framework's own buffers take on top of the device type's overhead."""
     sequence_parallel: bool = True
     """Whether tp > 1 turns on sequence parallelism unless told otherwise."""
     schedules: tuple[str, ...] = ("1f1b", "interleaved")

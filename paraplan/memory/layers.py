@@ -4,6 +4,7 @@ Activation counts follow Korthikanti et al. (arXiv:2205.05198, section 4) operat
 today: flash attention keeps no scores, a fused norm keeps no fp32 copies, SwiGLU keeps both halves of its input.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +103,18 @@ def _states(problem: Problem, rows: Layouts, dense: Array, expert: Array) -> Sta
     )
 
 
+DROPPED_BY: Mapping[str, Mapping[str, float]] = {
+    "core_attention": {"scores": 1.0},
+    "norm": {"norm_output": 1.0, "norm_copies": 1.0},
+    "activation": {"activation": 1.0},
+    "feed_forward_activation": {"activation": 1.0},
+    "feed_forward": {"activation": 1.0, "feed_forward": 1.0},
+    "attention": {"query_key_value": 1.0, "attention_output": 1.0, "scores": 1.0},
+    # Selective activation checkpointing by operator keeps every second product's output and the attention's.
+    "every_second_product": {"query_key_value": 0.5, "feed_forward": 0.5, "residual": 0.25},
+}
+"""Module that a recompute level names, to the share of each part of a layer's activations that it drops."""
+
 LOW_PRECISION_COPY = 1.0
 """Bytes a parameter that the cached 8-bit weight adds below 16 bits."""
 
@@ -153,17 +166,12 @@ class _Counting:
         )
 
     def _of_modules(self, parts: dict[str, Array], modules: tuple[str, ...]) -> Array:
-        groups = {
-            "core_attention": ("scores",),
-            "norm": ("norm_output", "norm_copies"),
-            "activation": ("activation",),
-            "feed_forward_activation": ("activation",),
-            "feed_forward": ("activation", "feed_forward"),
-            "latent_up": ("latent_up",),
-            "attention": ("query_key_value", "latent_up", "attention_output", "scores"),
-        }
-        names = {name for module in modules for name in groups.get(module, ())}
-        return sum((parts[name] for name in sorted(names) if name in parts), self.zero)
+        """Bytes that dropping ``modules`` saves; where several name a part, the largest share counts."""
+        shares: dict[str, float] = {}
+        for module in modules:
+            for name, share in DROPPED_BY.get(module, {}).items():
+                shares[name] = max(share, shares.get(name, 0.0))
+        return sum((share * parts[name] for name, share in sorted(shares.items()) if name in parts), self.zero)
 
     def _attention_parts(self) -> dict[str, Array]:
         model, training = self.problem.model, self.problem.training
@@ -230,8 +238,11 @@ class _Counting:
 
     def head(self) -> Activations:
         """The final norm's input and output are kept; the logits live only while the loss is computed."""
-        logits = self.tokens * self.problem.model.vocab / self.tp
-        loss = logits * (FUSED_LOSS_BYTES if self.problem.framework.fused_loss else PLAIN_LOSS_BYTES)
+        framework = self.problem.framework
+        logits = self.tokens * self.problem.model.vocab
+        each = FUSED_LOSS_BYTES if framework.fused_loss else PLAIN_LOSS_BYTES
+        gathered = np.where(self.tp > 1, GATHERED_LOSS_BYTES, each)
+        loss = logits * (each / self.tp if framework.vocab_parallel_loss else gathered)
         return Activations((2 * self.boundary,) * len(RECOMPUTE), (loss,) * len(RECOMPUTE))
 
 
@@ -240,3 +251,7 @@ FUSED_LOSS_BYTES = 6.0
 
 PLAIN_LOSS_BYTES = 12.0
 """16-bit logits, their fp32 copy, log-probabilities in fp32, and the 16-bit gradient."""
+
+GATHERED_LOSS_BYTES = 24.0
+"""Logits gathered over tp: the gathered 16-bit parts and their concatenation (4), fp32 logits (4), log-probabilities (4),
+their gradient and its product with the probabilities (8), the 16-bit gradient and its scattered copy (4)."""

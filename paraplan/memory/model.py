@@ -112,7 +112,8 @@ class _Costs:
     def __init__(self, problem: Problem, layouts: Layouts) -> None:
         self.problem, self.layouts = problem, layouts
         efficiency = problem.cluster.device.efficiency
-        self.constant, self.fragmentation = efficiency.overhead_bytes, efficiency.fragmentation
+        self.constant = efficiency.overhead_bytes + problem.framework.reserved_bytes
+        self.fragmentation = efficiency.fragmentation + problem.framework.fragmentation
         found, self.states = layer_states(problem, layouts)
         self.state_rows = found.inverse_N
         found, self.activations = layer_activations(problem, layouts)
