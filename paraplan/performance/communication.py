@@ -54,7 +54,8 @@ def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, copi
         before = group.inside[i]
     steps = np.where(group.degree > 1, np.log2(np.maximum(group.degree, 2)), 0)
     outer = group.inside[0] < group.degree
-    return worst + steps * np.where(outer, latencies[-1], latencies[0])
+    seconds: FloatArray = worst + steps * np.where(outer, latencies[-1], latencies[0])
+    return seconds
 
 
 def point_to_point(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
@@ -92,7 +93,7 @@ def _ring_seconds(cluster: ClusterSpec, group: Placement, size: FloatArray) -> F
 def _latency(cluster: ClusterSpec, group: Placement) -> FloatArray:
     """Steps of a ring inside the block, and of the shorter of ring and tree between blocks."""
     _, latencies = _links(cluster)
-    total = (group.inside[0] - 1) * latencies[0]
+    total: FloatArray = (group.inside[0] - 1) * latencies[0]
     for i in range(1, len(latencies)):
         blocks = np.ceil(group.inside[i] / group.inside[i - 1])
         total = total + np.minimum(blocks - 1, 2 * np.log2(np.maximum(blocks, 1))) * latencies[i]

@@ -94,10 +94,11 @@ class Kernels:
             best = np.minimum(best, area)
         element = (1 if self.precision != "nvfp4" else 0.5) if linear and self.low_precision else 2
         moved = (m * k + k * n) * batch * element + m * n * batch * 2
-        return (
+        seconds: Array = (
             np.maximum(2 * best * (k + PROLOGUE_K) / self.peak(linear), self.bytes_seconds(moved))
             + self.device.efficiency.launch_seconds
         )
+        return seconds
 
     def linear(
         self, m: npt.ArrayLike, k: npt.ArrayLike, n: npt.ArrayLike, batch: npt.ArrayLike = 1.0, *, wide: bool = False

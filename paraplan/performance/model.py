@@ -199,7 +199,8 @@ class _Step:
         """Fill and drain of the pipeline."""
         shares = np.array([FILL[name] for name in SCHEDULES])[self.layouts.schedule]
         pp = self.layouts.pp
-        return (pp - 1) / pp * self.all_layers * shares / self.layouts.vpp
+        seconds: Array = (pp - 1) / pp * self.all_layers * shares / self.layouts.vpp
+        return seconds
 
     @cached_property
     def p2p(self) -> Array:
