@@ -109,7 +109,8 @@ DROPPED_BY: Mapping[str, Mapping[str, float]] = {
     "activation": {"activation": 1.0},
     "feed_forward_activation": {"activation": 1.0},
     "feed_forward": {"activation": 1.0, "feed_forward": 1.0},
-    "attention": {"query_key_value": 1.0, "attention_output": 1.0, "scores": 1.0},
+    "latent_up": {"latent_up": 1.0},
+    "attention": {"query_key_value": 1.0, "latent_up": 1.0, "attention_output": 1.0, "scores": 1.0},
     # Selective activation checkpointing by operator keeps every second product's output and the attention's.
     "every_second_product": {"query_key_value": 0.5, "feed_forward": 0.5, "residual": 0.25},
 }
