@@ -1,5 +1,7 @@
 """How many micro-batches a stage keeps activations of, by schedule."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -8,34 +10,47 @@ from paraplan.layouts import SCHEDULES, IntArray, Layouts
 Array = npt.NDArray[np.float64]
 
 
-def chunks_in_flight(layouts: Layouts, stage: IntArray) -> Array:
-    """Chunk activations that ``stage`` holds at its peak, in units of one chunk of one micro-batch, shape (N,).
+@dataclass(frozen=True, slots=True)
+class InFlightChunks:
+    """Chunk activations held at the peak, in units of one chunk of one micro-batch, linear in the stage up to a cap.
 
     1F1B keeps ``pp − s`` micro-batches and never more than there are (Narayanan et al., arXiv:2104.04473, section
     2.2.1). Interleaving warms up ``2(pp − s − 1) + (vpp − 1)·pp`` chunks before its first backward (section 2.2.2),
-    the less-memory order ``pp − s − 1 + (vpp − 1)·pp``. The zero-bubble schedules keep what their papers' tables say:
-    ZB-H1 as 1F1B, ZB-H2 up to ``2pp − 1`` (arXiv:2401.10241), ZB-V and DualPipe-V ``pp`` micro-batches on each stage
-    (arXiv:2405.15362).
+    the less-memory order ``pp − s − 1 + (vpp − 1)·pp``. ZB-H1 holds ``pp`` on every stage, ZB-H2 ``2pp − 1``, until
+    their weight gradients ran (arXiv:2401.10241), ZB-V ``pp`` micro-batches of both chunks (arXiv:2405.15362) and
+    DualPipe-V one more.
     """
+
+    at_first_N: Array
+    per_stage_N: Array
+    cap_N: Array
+    """All chunks of all micro-batches."""
+
+    def on(self, stage: IntArray) -> Array:
+        """Chunk activations that ``stage`` holds, shape (N,)."""
+        return np.minimum(self.at_first_N + self.per_stage_N * stage, self.cap_N)
+
+
+def chunks_in_flight(layouts: Layouts) -> InFlightChunks:
+    """What every layout's stages hold."""
     pp, vpp, mb = (column.astype(np.float64) for column in (layouts.pp, layouts.vpp, layouts.mb))
-    s = stage.astype(np.float64)
-    plain = (pp - s) * vpp
-    warm = np.where(vpp > 1, (vpp - 1) * pp + 2 * (pp - s - 1) + 1, plain)
-    counts = {
-        "1f1b": plain,
-        "interleaved": warm,
-        "interleaved-less-memory": np.where(vpp > 1, (vpp - 1) * pp + (pp - s), plain),
-        "gpipe": mb * vpp,
-        "zb-h1": plain,
-        "zb-h2": np.where(pp > 1, 2 * (pp - s) - 1, 1) * vpp,
-        "zb-v": pp * vpp,
-        "dualpipe-v": (pp + 1) * vpp,
-        "seq1f1b": (pp - s + 1) / 2 * vpp,
+    cap = mb * vpp
+    one = np.ones_like(pp)
+    formulas = {
+        "1f1b": lambda: (pp * vpp, -vpp),
+        "interleaved": lambda: (np.where(vpp > 1, (vpp + 1) * pp - 1, pp), np.where(vpp > 1, -2.0, -1.0)),
+        "interleaved-less-memory": lambda: (vpp * pp, -one),
+        "gpipe": lambda: (cap, 0 * one),
+        "zb-h1": lambda: (pp * vpp, 0 * one),
+        "zb-h2": lambda: ((2 * pp - 1) * vpp, 0 * one),
+        "zb-v": lambda: (pp * vpp, 0 * one),
+        "dualpipe-v": lambda: (pp * vpp + 1, 0 * one),
+        "seq1f1b": lambda: ((pp + 1) / 2 * vpp, -vpp / 2),
     }
-    used = np.unique(layouts.schedule)
-    if len(used) == 1:
-        return np.minimum(counts[SCHEDULES[int(used[0])]], mb * vpp)
-    result = np.zeros(len(layouts))
-    for index in used:
-        result = np.where(layouts.schedule == index, counts[SCHEDULES[int(index)]], result)
-    return np.minimum(result, mb * vpp)
+    present = np.flatnonzero(np.bincount(layouts.schedule, minlength=len(SCHEDULES)))
+    first, slope = formulas[SCHEDULES[int(present[0])]]()
+    for index in present[1:]:
+        own_first, own_slope = formulas[SCHEDULES[int(index)]]()
+        chosen = layouts.schedule == index
+        first, slope = np.where(chosen, own_first, first), np.where(chosen, own_slope, slope)
+    return InFlightChunks(first, slope, cap)

@@ -1,13 +1,17 @@
 """Peak memory of a layout: every stage's states, activations in flight, transient peaks and overhead."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from paraplan.combinations import combine
 from paraplan.layer_kinds import KINDS, StageLayers, front_dense, on_stage
 from paraplan.layouts import RECOMPUTE, IntArray, Layouts
 from paraplan.memory.in_flight import chunks_in_flight
 from paraplan.memory.layers import Array, layer_activations, layer_states
+from paraplan.models.spec import ModelSpec
 from paraplan.problem import Problem
 
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "transient", "loss", "buffers", "overhead")
@@ -53,16 +57,13 @@ def estimate(problem: Problem, layouts: Layouts) -> MemoryTable:
     in flight), the second, the first without dense layers, the first with an extra layer, and the last (loss).
     """
     costs = _Costs(problem, layouts)
-    best: dict[str, Array] | None = None
-    peak, heaviest = np.zeros(len(layouts)), np.zeros(len(layouts), dtype=np.int64)
-    for stage in _candidates(problem, layouts):
-        parts = costs.stage(stage, on_stage(problem.model, layouts, stage))
-        total = sum(parts.values(), np.zeros(len(layouts)))
-        heavier = total > peak
-        best = parts if best is None else {n: np.where(heavier, parts[n], best[n]) for n in COMPONENTS}
-        peak, heaviest = np.where(heavier, total, peak), np.where(heavier, stage, heaviest)
-    assert best is not None, "there is always a first stage"
-    return MemoryTable(peak, heaviest, best)
+    peak, heaviest = costs.heaviest()
+    return MemoryTable(peak, heaviest, costs.components(heaviest, on_stage(problem.model, layouts, heaviest)))
+
+
+def peaks(problem: Problem, layouts: Layouts) -> Array:
+    """Only :attr:`MemoryTable.peak_N`, in less time."""
+    return _Costs(problem, layouts).heaviest()[0]
 
 
 def per_stage(problem: Problem, layout: Layouts) -> StageMemory:
@@ -70,7 +71,7 @@ def per_stage(problem: Problem, layout: Layouts) -> StageMemory:
     pp = int(layout.pp[0])
     rows = layout.take(np.zeros(pp, dtype=np.int64))
     stage = np.arange(pp, dtype=np.int64)
-    parts = _Costs(problem, rows).stage(stage, on_stage(problem.model, rows, stage))
+    parts = _Costs(problem, rows).components(stage, on_stage(problem.model, rows, stage))
     return StageMemory(sum(parts.values(), np.zeros(pp)), parts)
 
 
@@ -90,18 +91,18 @@ def layer_memory(problem: Problem, layouts: Layouts) -> LayerMemory:
     return LayerMemory(static, activation, transient, costs.constant + costs.buffers(), 1 + costs.fragmentation)
 
 
-def _candidates(problem: Problem, layouts: Layouts) -> list[IntArray]:
-    pp = layouts.pp
-    first = np.zeros_like(pp)
-    stages = [first, pp - 1]
+def _candidates(model: ModelSpec, rows: Layouts) -> list[IntArray]:
+    """Stages that can be the heaviest, for rows of distinct (pp, vpp)."""
+    pp = rows.pp
+    stages = [np.zeros_like(pp), pp - 1]
     if (pp > 1).any():
         stages.append(np.minimum(1, pp - 1))
-        rest = problem.model.layers % (pp * layouts.vpp) % pp
+        rest = model.layers % (pp * rows.vpp) % pp
         if rest.any():
             stages.append(np.clip(pp - 1 - rest, 0, pp - 1))
-        dense = front_dense(problem.model)
-        if 0 < dense < problem.model.layers:
-            share = np.maximum(1, problem.model.layers // (pp * layouts.vpp))
+        dense = front_dense(model)
+        if 0 < dense < model.layers:
+            share = np.maximum(1, model.layers // (pp * rows.vpp))
             stages.append(np.minimum(-(-dense // share), pp - 1))
     return stages
 
@@ -118,24 +119,79 @@ class _Costs:
         self.state_rows = found.inverse_N
         found, self.activations = layer_activations(problem, layouts)
         self.activation_rows = found.inverse_N
-        self.levels = len(RECOMPUTE)
+        self.level_rows = self.activation_rows * len(RECOMPUTE) + layouts.recompute
+        self.in_flight = chunks_in_flight(layouts)
+        self.some_recompute = bool((layouts.recompute_layers >= 0).any())
 
-    def _kept(self, kind: str, held: IntArray) -> tuple[Array, Array]:
-        """Bytes that one micro-batch keeps in ``held`` layers of ``kind``, and the transient peak of one of them."""
-        layouts, activations = self.layouts, self.activations[kind]
-        index = self.activation_rows * self.levels + layouts.recompute
-        chosen = np.stack(activations.kept, axis=1).reshape(-1)[index]
-        transient = np.stack(activations.transient, axis=1).reshape(-1)[index]
-        kept = held * chosen
-        if (layouts.recompute_layers >= 0).any():
-            plain = activations.kept[0][self.activation_rows]
-            recomputing = np.where(
-                layouts.recompute_layers < 0, held, np.minimum(held, layouts.recompute_layers * layouts.vpp)
+    def heaviest(self) -> tuple[Array, IntArray]:
+        """Peak bytes and the stage that has them."""
+        layouts, model = self.layouts, self.problem.model
+        found = combine(layouts.pp, layouts.vpp)
+        rows, inverse = layouts.take(found.rows_U), found.inverse_N
+        kinds = [kind for kind in ("dense", "moe") if kind in self.states]
+        states = {kind: self.states[kind].total[self.state_rows] for kind in self.states}
+        kept = {kind: self._chosen(self.activations[kind].kept) for kind in self.states}
+        loss = self.activations["head"].transient[0][self.activation_rows]
+        transients = {kind: self._chosen(self.activations[kind].transient) for kind in kinds}
+        transient = transients[kinds[0]] if len(kinds) == 1 else np.maximum(*transients.values())
+        per_chunk = self.in_flight
+        growth = 1 + self.fragmentation
+        base = self.constant + growth * self.buffers()
+        sharded = (layouts.zero_stage == 3).any()
+        tail_states = states["head"]
+        tail_kept = kept["head"]
+        if model.mtp_layers:
+            tail_states = tail_states + model.mtp_layers * states["mtp"]
+            tail_kept = tail_kept + model.mtp_layers * kept["mtp"]
+        peak, heaviest = np.zeros(len(layouts)), np.zeros(len(layouts), dtype=np.int64)
+        for stage_U in _candidates(model, rows):
+            held = on_stage(model, rows, stage_U)
+            counts = {"dense": held.dense, "moe": held.moe}
+            first, last = (stage_U == 0)[inverse], (stage_U == rows.pp - 1)[inverse]
+            stage = stage_U[inverse]
+            static = first * states["embedding"] + last * tail_states
+            activation = first * kept["embedding"] + last * tail_kept
+            for kind in kinds:
+                count = counts[kind].astype(np.float64)[inverse]
+                static += count * states[kind]
+                activation += self._kept_of(kind, count, kept[kind])
+            own = transient if len(kinds) == 1 else np.where(
+                (held.moe == 0)[inverse], transients["dense"], np.where((held.dense == 0)[inverse], transients["moe"], transient)
             )
-            kept = recomputing * chosen + (held - recomputing) * plain
-        return kept, np.where(held > 0, transient, 0.0)
+            activation *= per_chunk.on(stage)
+            activation /= layouts.vpp
+            activation += np.maximum(own, last * loss)
+            total = static + growth * activation
+            if sharded:
+                total += growth * 3 * self._gathered({**counts, "embedding": stage_U == 0, "head": stage_U == rows.pp - 1}, inverse)
+            heavier = total > peak
+            heaviest = np.where(heavier, stage, heaviest)
+            np.maximum(peak, total, out=peak)
+        return peak + base, heaviest
 
-    def stage(self, stage: IntArray, held: StageLayers) -> dict[str, Array]:
+    def _chosen(self, levels: tuple[Array, ...]) -> Array:
+        """Bytes under each layout's own recompute level."""
+        return np.asarray(np.stack(levels, axis=1).reshape(-1)[self.level_rows])
+
+    def _kept_of(self, kind: str, held: Array, chosen: Array) -> Array:
+        """Bytes that one micro-batch keeps in ``held`` layers of ``kind``."""
+        if not self.some_recompute:
+            return held * chosen
+        layouts = self.layouts
+        plain = self.activations[kind].kept[0][self.activation_rows]
+        most = np.where(layouts.recompute_layers < 0, held, layouts.recompute_layers * layouts.vpp)
+        recomputing = np.minimum(held, most)
+        return np.asarray(recomputing * chosen + (held - recomputing) * plain)
+
+    def _gathered(self, counts: dict[str, npt.NDArray[Any]], inverse: npt.NDArray[np.intp]) -> Array:
+        """The largest layer of a stage that ZeRO-3 gathers."""
+        largest = np.zeros(len(self.layouts))
+        for kind, count in counts.items():
+            if kind in self.states and count.any():
+                np.maximum(largest, (count > 0)[inverse] * self.states[kind].gathered[self.state_rows], out=largest)
+        return largest
+
+    def components(self, stage: IntArray, held: StageLayers) -> dict[str, Array]:
         """Components in bytes of one stage a layout that holds ``held``."""
         layouts, model = self.layouts, self.problem.model
         first, last = stage == 0, stage == layouts.pp - 1
@@ -148,27 +204,25 @@ class _Costs:
         }
         zero = np.zeros(len(layouts))
         parts = dict.fromkeys(COMPONENTS, zero)
-        kept, transient, gathered = zero, zero, zero
+        kept, transient = zero, zero
         for kind, states in self.states.items():
-            count = counts[kind]
-            if not count.any():
-                continue
             for name in ("parameters", "gradients", "optimizer"):
-                parts[name] = parts[name] + count * getattr(states, name)[self.state_rows]
-            gathered = np.maximum(gathered, (count > 0) * states.gathered[self.state_rows])
-            if kind == "head":
-                loss = self.activations["head"].transient[0][self.activation_rows]
-                parts["loss"] = last * loss
-                kept = kept + last * self.activations["head"].kept[0][self.activation_rows]
-                continue
-            layer_kept, layer_transient = self._kept(kind, count)
-            kept = kept + layer_kept
-            transient = np.maximum(transient, layer_transient)
-        parts["activations"] = kept / layouts.vpp * chunks_in_flight(layouts, stage)
+                parts[name] = parts[name] + counts[kind] * getattr(states, name)[self.state_rows]
+            chosen = self._chosen(self.activations[kind].kept)
+            if kind in ("dense", "moe"):
+                kept = kept + self._kept_of(kind, counts[kind].astype(np.float64), chosen)
+                own = self._chosen(self.activations[kind].transient)
+                transient = np.maximum(transient, (counts[kind] > 0) * own)
+            else:
+                kept = kept + counts[kind] * chosen
+        parts["loss"] = last * self.activations["head"].transient[0][self.activation_rows]
+        parts["activations"] = kept / layouts.vpp * self.in_flight.on(stage)
         # The loss's logits are gone before the first layer's backward brings its own tensors.
         parts["transient"] = np.maximum(transient - parts["loss"], 0.0)
         # ZeRO-3 holds the layer at work and the next one, and the full gradient of the one behind.
-        parts["buffers"] = 3 * gathered + self.buffers()
+        everywhere = np.arange(len(layouts))
+        gathered_counts = {kind: count for kind, count in counts.items() if kind != "mtp"}
+        parts["buffers"] = 3 * self._gathered(gathered_counts, everywhere) + self.buffers()
         dynamic = parts["activations"] + parts["transient"] + parts["loss"] + parts["buffers"]
         parts["overhead"] = self.constant + self.fragmentation * dynamic
         return parts
@@ -176,8 +230,7 @@ class _Costs:
     def buffers(self) -> Array:
         """Receive and send buffers of the pipeline, and the gathered input of a sequence-parallel block."""
         layouts, training = self.layouts, self.problem.training
-        tokens = layouts.mbs * (training.sequence_length / layouts.cp)
-        hidden = 2.0 * tokens * self.problem.model.hidden
+        hidden = (2.0 * training.sequence_length * self.problem.model.hidden) * layouts.mbs / layouts.cp
         sharded = (layouts.sp == 1) & (layouts.tp > 1)
         pipeline = np.where(layouts.pp > 1, 2 * hidden / np.where(sharded, layouts.tp, 1), 0.0)
-        return pipeline + np.where(sharded, hidden, 0.0)
+        return np.asarray(pipeline + np.where(sharded, hidden, 0.0))

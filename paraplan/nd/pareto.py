@@ -14,7 +14,7 @@ def front(problem: Problem, search: SearchSpec) -> Ranked:
     memory would buy."""
     kept: Ranked | None = None
     for block in blocks_of(problem, search):
-        own = Ranked(block, performance.step_times(problem, block), memory.estimate(problem, block).peak_N)
+        own = Ranked(block, performance.step_times(problem, block), memory.peaks(problem, block))
         own = own.take(_undominated(own))
         if kept is not None:
             own = Ranked(

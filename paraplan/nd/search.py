@@ -108,7 +108,7 @@ def search(
         for block in blocks_of(problem, search_spec, removed):
             lap("enumerate")
             candidates += len(block)
-            peak_N = memory.estimate(problem, block).peak_N
+            peak_N = memory.peaks(problem, block)
             fits = peak_N <= limit(problem, search_spec)
             lap("memory")
             if fits.any():
@@ -160,7 +160,7 @@ def filter_memory(problem: Problem, layouts: Layouts, search_spec: SearchSpec) -
     least, closest = np.inf, 0
     for start in range(0, len(layouts), BLOCK):
         block = layouts.take(slice(start, start + BLOCK))
-        peak_N = memory.estimate(problem, block).peak_N
+        peak_N = memory.peaks(problem, block)
         if peak_N.min() < least:
             least, closest = float(peak_N.min()), start + int(peak_N.argmin())
         fits = peak_N <= limit(problem, search_spec)
