@@ -134,6 +134,7 @@ class _Costing:
             "activation": activation,
             "feed_forward_activation": activation,
             "feed_forward": feed.forward,
+            "every_second_product": linear.forward / 2,
             "latent_up": projections[0].forward + projections[1].forward if model.latent else self.zero,
             "attention": reduce(Product.__add__, projections).forward + core_forward,
         }
