@@ -82,9 +82,7 @@ def _plan(values: Mapping[str, Any], path: Path) -> PlanConfig:
     if not isinstance(options, Mapping):
         raise InputError(f"{where}: training.framework_options: {options!r} found, a mapping is needed")
     framework = load_framework(framework_name, dict(options), f"{where}: training.framework")
-    refuse_unknown(
-        training_values, [*TrainingSpec.__slots__, *_TRAINING_KEYS], where, "training."
-    )
+    refuse_unknown(training_values, [*TrainingSpec.__slots__, *_TRAINING_KEYS], where, "training.")
     training = build(TrainingSpec, training_values, where, "training.")
     cluster = _cluster(values.get("cluster"), path)
     problem = Problem(model, cluster, training, framework)
@@ -281,7 +279,9 @@ def _positive(value: Any, where: str, zero: bool = False) -> float | None:
         return None
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
     if not good or value != value or value == float("inf"):
-        raise InputError(f"{where}: {value!r} found, a {'number of at least 0' if zero else 'positive number'} is needed")
+        raise InputError(
+            f"{where}: {value!r} found, a {'number of at least 0' if zero else 'positive number'} is needed"
+        )
     return float(value)
 
 

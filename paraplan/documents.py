@@ -64,7 +64,7 @@ def parse(text: str, where: str) -> Any:
         except RecursionError:
             raise InputError(f"{where}: nested too deeply") from None
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derives from the safe loader
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -87,7 +87,9 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
     """
     value = read_document(path)
     if not isinstance(value, dict):
-        raise InputError(f"{path}: {type(value).__name__ if value is not None else 'nothing'} found, a mapping is needed")
+        raise InputError(
+            f"{path}: {type(value).__name__ if value is not None else 'nothing'} found, a mapping is needed"
+        )
     return value
 
 

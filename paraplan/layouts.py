@@ -16,7 +16,17 @@ IntArray = npt.NDArray[np.int64]
 RECOMPUTE = ("none", "select", "comm", "both", "full")
 """Recompute levels; the column holds the index."""
 
-SCHEDULES = ("1f1b", "interleaved", "interleaved-less-memory", "gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "seq1f1b")
+SCHEDULES = (
+    "1f1b",
+    "interleaved",
+    "interleaved-less-memory",
+    "gpipe",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipe-v",
+    "seq1f1b",
+)
 """Pipeline schedules; the column holds the index. A layout without pipeline has ``1f1b``."""
 
 CONTEXT_KINDS = ("ring", "allgather", "ulysses")

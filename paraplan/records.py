@@ -2,10 +2,10 @@
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,7 +28,7 @@ def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str
     """
     refuse_unknown(values, [field.name for field in fields(kind)], where, prefix)  # type: ignore[arg-type]
     try:
-        return _adapter(kind).validate_python(dict(values))
+        return cast(Record, _adapter(kind).validate_python(dict(values)))
     except ValidationError as error:
         raise InputError(f"{where}: {one_line(error, prefix)}") from None
 
@@ -60,6 +60,5 @@ def finite(value: object) -> bool:
 
 
 @cache
-def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-

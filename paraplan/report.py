@@ -26,7 +26,11 @@ def assumptions(config: PlanConfig) -> list[Row]:
         ("parameters", f"{total / 1e9:.2f} B, {active / 1e9:.2f} B active", "counted from the shape"),
         ("global batch", f"{training.global_batch} sequences of {training.sequence_length} tokens", "plan config"),
         ("precision, optimizer", f"{training.precision}, {training.optimizer}", "plan config"),
-        ("attention", f"{training.attention_kernel}, fused norm {'yes' if training.fused_norm else 'no'}", "plan config"),
+        (
+            "attention",
+            f"{training.attention_kernel}, fused norm {'yes' if training.fused_norm else 'no'}",
+            "plan config",
+        ),
         ("devices", f"{cluster.devices} × {device.name}, {device.devices_per_node} a node", "plan config"),
         ("memory budget", f"{cluster.memory_budget / GIB:.4g} of {device.memory_bytes / GIB:.4g} GiB", "plan config"),
     ]
@@ -106,7 +110,10 @@ def report_markdown(
         "- `plan.json`: the ranked plans for programs",
         f"- `candidates.csv`: the fitting layouts, fastest estimate first (at most {MOST_CANDIDATES:,})",
         "- `ranking.png`: the figure above",
-        *(f"- `{path}`: plan {plan.rank}, every block of its pipeline" for plan, path in zip(plans, timelines, strict=True)),
+        *(
+            f"- `{path}`: plan {plan.rank}, every block of its pipeline"
+            for plan, path in zip(plans, timelines, strict=True)
+        ),
         "",
     ]
     return "\n".join(lines)
@@ -128,7 +135,9 @@ def ranking_table(plans: Sequence[RankedPlan], timelines: Sequence[str]) -> list
                 f"{plan.mfu:.1%}",
                 f"{plan.peak_memory_gib:.1f}",
                 f"{pipeline['bubble']['total']:.1%}",
-                f"{pipeline['status']}, gap {pipeline['gap']:.2%}" if pipeline["gap"] is not None else pipeline["status"],
+                f"{pipeline['status']}, gap {pipeline['gap']:.2%}"
+                if pipeline["gap"] is not None
+                else pipeline["status"],
             )
         )
     return table(header, rows, left=(1, 8))

@@ -28,7 +28,5 @@ def simulate_pipeline(name: str, problem: Problem, layout: dict[str, int], pipel
         "%s: %.4g s a step, %.4g s of it in the pipeline", name, played.makespan + outside, played.makespan
     )
     title = f"{name}, {given.problem.schedule}: {played.makespan:.4g} s, {pipeline['bubble']['total']:.1%} bubble"
-    drawing = timeline_svg(
-        played, title, "s", tuple(pipeline["peak_memory_mib"]), given.problem.memory_limit_mib[0]
-    )
+    drawing = timeline_svg(played, title, "s", tuple(pipeline["peak_memory_mib"]), given.problem.memory_limit_mib[0])
     return {"makespan": played.makespan, "outside": outside, "timeline": drawing}

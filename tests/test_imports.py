@@ -36,6 +36,8 @@ def test_library_loads_without_prefect_when_all_of_it_is_imported() -> None:
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / "paraplan").rglob("*.py"))
     ]
-    program = f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\nassert 'prefect' not in sys.modules"
+    program = (
+        f"import importlib, sys\nfor m in {modules!r}: importlib.import_module(m)\nassert 'prefect' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ class Placement:
     @property
     def blocks_N(self) -> FloatArray:
         """Blocks of the innermost level that the group touches."""
-        return np.ceil(self.degree / self.inside[0])
+        return np.asarray(np.ceil(self.degree / self.inside[0]))
 
 
 def place(levels: tuple[LinkLevel, ...], degree: npt.ArrayLike, stride: npt.ArrayLike) -> Placement:

@@ -3,9 +3,9 @@
 Units: FLOP/s, bytes, bytes per second *per direction per device*, seconds, watts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,18 @@ from paraplan.errors import InputError
 from paraplan.layouts import COLUMNS
 from paraplan.nd.search_spec import ALIASES, NAMES
 
-_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
+_UNITS = {
+    "": 1.0,
+    "B": 1.0,
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "KIB": 2.0**10,
+    "MIB": 2.0**20,
+    "GIB": 2.0**30,
+    "TIB": 2.0**40,
+}
 
 
 def size(text: str, option: str) -> float:

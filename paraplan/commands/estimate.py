@@ -13,7 +13,14 @@ GIB = 2.0**30
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="plan config")
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="DIM=VALUE", help="a dimension of the layout, e.g. tp=8")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="DIM=VALUE",
+        help="a dimension of the layout, e.g. tp=8",
+    )
     parser.add_argument("--table", metavar="RUNS.csv", help="a table of runs, one layout a row")
     parser.add_argument("--output", metavar="OUT.csv", help="where the table's answers go")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -100,7 +107,8 @@ def efficiencies(device: str, efficiency: object) -> dict[str, dict[str, object]
     values = asdict(efficiency)  # type: ignore[call-overload]
     default = {field.name: field.default for field in fields(Efficiency)}
     return {
-        name: {"value": value, "from": "default" if value == default[name] else "fitted"} for name, value in values.items()
+        name: {"value": value, "from": "default" if value == default[name] else "fitted"}
+        for name, value in values.items()
     }
 
 
@@ -111,7 +119,11 @@ def _text(document: dict) -> list[str]:  # type: ignore[type-arg]
         f"step {document['step_time_s']:.4g} s (± {document['error_band']:.0%}),"
         f" {document['tokens_per_s_per_device']:,.0f} tokens/s/device, MFU {document['mfu']:.1%}"
     )
-    lines += [f"  {name:11} {value:9.4f} s {value / document['step_time_s']:7.1%}" for name, value in document["time_s"].items() if value]
+    lines += [
+        f"  {name:11} {value:9.4f} s {value / document['step_time_s']:7.1%}"
+        for name, value in document["time_s"].items()
+        if value
+    ]
     fits = "fits" if document["fits"] else "does not fit"
     lines += [
         "",

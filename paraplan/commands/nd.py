@@ -26,23 +26,34 @@ DEFAULT_TOP = 10
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("-y", "--yaml", metavar="CONFIG", required=True, help="plan config")
-    parser.add_argument("-f", "--framework", help="mindformers, mindspeed, hyperparallel, hyper_v2, torchtitan, megatron, …")
+    parser.add_argument(
+        "-f", "--framework", help="mindformers, mindspeed, hyperparallel, hyper_v2, torchtitan, megatron, …"
+    )
     parser.add_argument("-m", "--model", help="name or path of a model config")
     parser.add_argument("-l", "--dimensions", nargs="*", metavar="DIM", help="dimensions to vary (none: all); MP = TP")
     parser.add_argument("-d", "--devices", type=positive, help="number of devices")
     parser.add_argument("-b", "--global-batch", type=positive, metavar="BATCH", help="sequences of a step")
     parser.add_argument("-A", "--device-type", metavar="TYPE", help="A2, A3, h100, …")
     parser.add_argument("-t", "--top", type=positive, help=f"layouts printed and drawn ({DEFAULT_TOP})")
-    parser.add_argument("-v", "--verbosity", type=int, default=2, help="0 nothing, 1 result, 2 files and plots, 3 counts, … 6 debug")
+    parser.add_argument(
+        "-v", "--verbosity", type=int, default=2, help="0 nothing, 1 result, 2 files and plots, 3 counts, … 6 debug"
+    )
     parser.add_argument("-M", "--max-mem", metavar="SIZE", help="memory budget of a device, e.g. 58GB")
     parser.add_argument("-mem", "--reserve", metavar="SIZE", help="memory kept back for balancing, e.g. 4GB")
     parser.add_argument("-swap_os", "--swap-os", action="store_true", help="optimizer states live in host memory")
-    parser.add_argument("-mppb", "--manual-ppb", action="store_true", help="take offset and recompute from the config's balance section: keep its recompute fixed")
+    parser.add_argument(
+        "-mppb",
+        "--manual-ppb",
+        action="store_true",
+        help="take offset and recompute from the config's balance section: keep its recompute fixed",
+    )
     parser.add_argument("-c", "--recalibration", metavar="FILE", help="JSON with one ratio per time component")
     parser.add_argument("-s", "--search", metavar="FILE", help="YAML with another search section")
     parser.add_argument("-o", "--output", metavar="DIR", help="write candidates.csv, ranking.png and pareto.png here")
     parser.add_argument("--explain", metavar="DIM=VALUE,…", help="say what is wrong with this layout")
-    parser.add_argument("--sensitivity", action="store_true", help="what overtakes the winner when the hardware is 10 %% off")
+    parser.add_argument(
+        "--sensitivity", action="store_true", help="what overtakes the winner when the hardware is 10 %% off"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -97,7 +108,11 @@ def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, argument
         ranking_table(document["ranked"], shutil.get_terminal_size((110, 24)).columns),
     ]
     if arguments.verbosity >= 3:
-        out += ["", "removed by rule:", *(f"  {count:>14,}  {name}" for name, count in document["removed"].items() if count)]
+        out += [
+            "",
+            "removed by rule:",
+            *(f"  {count:>14,}  {name}" for name, count in document["removed"].items() if count),
+        ]
     out += ["", *costs_text(costs_of(problem, document["ranked"][0]["step_time_s"]))]
     for line in document.get("sensitivity", []):
         out.append(f"{line['change']}: {line['effect']}")
@@ -165,7 +180,9 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
     if arguments.swap_os:
         candidates["swap_os"] = (1,)
     if arguments.manual_ppb and config.balance.recompute is None and config.balance.offset is None:
-        raise InputError(f"{config.path}: -mppb: balance.offset and balance.recompute are missing, their lists are needed")
+        raise InputError(
+            f"{config.path}: -mppb: balance.offset and balance.recompute are missing, their lists are needed"
+        )
     search: SearchSpec = replace(config.search, candidates=MappingProxyType(candidates))
     return replace(config, search=search)
 
@@ -186,7 +203,9 @@ def _varied(names: list[str], candidates: dict[str, tuple[int, ...] | None]) -> 
     held: dict[str, tuple[int, ...] | None] = {
         d: candidates.get(d) or (1,) for d in ("tp", "cp", "ep", "etp", "pp", "vpp", "mbs") if d not in keys
     }
-    opened = {key: None if candidates.get(key) is None or len(candidates[key] or ()) <= 1 else candidates[key] for key in keys}
+    opened = {
+        key: None if candidates.get(key) is None or len(candidates[key] or ()) <= 1 else candidates[key] for key in keys
+    }
     kept = {name: values for name, values in candidates.items() if name not in held and name not in keys}
     return {**kept, **held, **opened}
 

@@ -22,23 +22,56 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-s", "--stages", type=positive, help="pipeline stages")
     parser.add_argument("-mb", "--micro-batches", type=positive, help="micro-batches of a step")
     parser.add_argument("-i", "--interleave", type=positive, default=1, metavar="VPP", help="chunks of a stage (1)")
-    parser.add_argument("-mem", "--memory", type=float, default=DEFAULT_LIMIT_MIB, metavar="MIB", help="memory limit of a stage (56000)")
-    parser.add_argument("-mc", "--memory-constant", type=float, default=0.0, metavar="MIB", help="held on every stage (0)")
-    parser.add_argument("-lm", "--less-memory", type=int, choices=(0, 1), default=0, help="1: the less-memory interleaved order")
+    parser.add_argument(
+        "-mem", "--memory", type=float, default=DEFAULT_LIMIT_MIB, metavar="MIB", help="memory limit of a stage (56000)"
+    )
+    parser.add_argument(
+        "-mc", "--memory-constant", type=float, default=0.0, metavar="MIB", help="held on every stage (0)"
+    )
+    parser.add_argument(
+        "-lm", "--less-memory", type=int, choices=(0, 1), default=0, help="1: the less-memory interleaved order"
+    )
     parser.add_argument("-dual", "--dualpipe", action="store_true", help="DualPipe-V")
-    parser.add_argument("-seq", "--sequence", type=positive, default=1, metavar="SPLITS", help="slices of the sequence (Seq1F1B)")
+    parser.add_argument(
+        "-seq", "--sequence", type=positive, default=1, metavar="SPLITS", help="slices of the sequence (Seq1F1B)"
+    )
     parser.add_argument("-t", "--time", type=float, default=TIME_LIMIT_S, metavar="SECONDS", help="time limit (90)")
-    parser.add_argument("-O", "--optimization", type=int, choices=(0, 1, 2), default=1, metavar="LEVEL", help="0 quick, 1 default, 2 prove")
-    parser.add_argument("--schedule", help="1f1b, interleaved, interleaved-less-memory, gpipe, zb-h1, zb-h2, zb-v, dualpipe-v, seq1f1b, auto")
+    parser.add_argument(
+        "-O",
+        "--optimization",
+        type=int,
+        choices=(0, 1, 2),
+        default=1,
+        metavar="LEVEL",
+        help="0 quick, 1 default, 2 prove",
+    )
+    parser.add_argument(
+        "--schedule",
+        help="1f1b, interleaved, interleaved-less-memory, gpipe, zb-h1, zb-h2, zb-v, dualpipe-v, seq1f1b, auto",
+    )
     parser.add_argument("--solver", default="highs", help="highs, cbc, gurobi, … where installed")
-    parser.add_argument("--p2p", type=float, default=0.0, metavar="TIME", help="time of a send between stages, in the file's unit")
-    parser.add_argument("--batched", action="store_true", help="stages exchange in batches and wait for each other (Megatron without overlap)")
+    parser.add_argument(
+        "--p2p", type=float, default=0.0, metavar="TIME", help="time of a send between stages, in the file's unit"
+    )
+    parser.add_argument(
+        "--batched",
+        action="store_true",
+        help="stages exchange in batches and wait for each other (Megatron without overlap)",
+    )
     parser.add_argument("--equal-chunks", action="store_true", help="the same number of layers on every chunk")
-    parser.add_argument("--format", choices=("mindformers", "any"), default="mindformers", help="whose lists the answer must fit")
-    parser.add_argument("-naive", "--naive", action="store_true", help="also simulate even chunks with no and with full recompute")
+    parser.add_argument(
+        "--format", choices=("mindformers", "any"), default="mindformers", help="whose lists the answer must fit"
+    )
+    parser.add_argument(
+        "-naive", "--naive", action="store_true", help="also simulate even chunks with no and with full recompute"
+    )
     parser.add_argument("-manual", "--manual", metavar="FILE", help="YAML of hand-written plans to simulate beside it")
-    parser.add_argument("-dump", "--dump", action="store_true", help="write the layers and the integer program to the output folder")
-    parser.add_argument("-exec", "--exec", dest="execute", choices=("true", "false"), default="true", help="false: do not solve")
+    parser.add_argument(
+        "-dump", "--dump", action="store_true", help="write the layers and the integer program to the output folder"
+    )
+    parser.add_argument(
+        "-exec", "--exec", dest="execute", choices=("true", "false"), default="true", help="false: do not solve"
+    )
     parser.add_argument("-o", "--output", metavar="DIR", help="write pipeline.json, timeline.svg and the lists here")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -85,7 +118,9 @@ def _ask_for_missing(arguments: argparse.Namespace) -> None:
         try:
             setattr(arguments, name, answer if name == "model" else positive(answer))
         except (ValueError, argparse.ArgumentTypeError):
-            raise InputError(f"paraplan ppb: {option}: {answer!r} found, a whole number of at least 1 is needed") from None
+            raise InputError(
+                f"paraplan ppb: {option}: {answer!r} found, a whole number of at least 1 is needed"
+            ) from None
 
 
 def _problem(arguments: argparse.Namespace) -> Any:
@@ -105,9 +140,16 @@ def _problem(arguments: argparse.Namespace) -> Any:
         schedule = "interleaved-less-memory"
     if schedule not in SCHEDULES:
         raise InputError(f"--schedule: {schedule!r} found, auto or one of {', '.join(SCHEDULES)} is allowed")
-    for option, value, least in (("-mem", arguments.memory, 0), ("-mc", arguments.memory_constant, 0), ("-t", arguments.time, 0), ("--p2p", arguments.p2p, 0)):
+    for option, value, least in (
+        ("-mem", arguments.memory, 0),
+        ("-mc", arguments.memory_constant, 0),
+        ("-t", arguments.time, 0),
+        ("--p2p", arguments.p2p, 0),
+    ):
         if not value >= least or value == float("inf") or (option in ("-mem", "-t") and value == 0):
-            raise InputError(f"{option}: {value:g} found, a finite number {'above' if option in ('-mem', '-t') else 'of at least'} 0 is needed")
+            raise InputError(
+                f"{option}: {value:g} found, a finite number {'above' if option in ('-mem', '-t') else 'of at least'} 0 is needed"
+            )
     spec = BalanceSpec(
         time_limit_s=arguments.time,
         effort=arguments.optimization,
@@ -149,18 +191,25 @@ def _beside(arguments: argparse.Namespace, problem: Any) -> list[tuple[str, dict
 
     found: list[tuple[str, Any]] = []
     if arguments.naive:
-        found += [("even, strategies that keep least", even_start(problem, 0)), ("even, strategies that keep most", even_start(problem, 1))]
+        found += [
+            ("even, strategies that keep least", even_start(problem, 0)),
+            ("even, strategies that keep most", even_start(problem, 1)),
+        ]
     if arguments.manual:
         document = read_document(Path(arguments.manual))
         if not isinstance(document, dict) or not document:
             raise InputError(f"{arguments.manual}: a mapping of plans is needed")
         plans = document if all(isinstance(x, dict) for x in document.values()) else {"manual": document}
-        found += [(str(name), counts_of(given, problem, f"{arguments.manual}: {name}")) for name, given in plans.items()]
+        found += [
+            (str(name), counts_of(given, problem, f"{arguments.manual}: {name}")) for name, given in plans.items()
+        ]
     result = []
     for name, counts in found:
         plan = plan_of(problem, counts, "feasible", 0.0, 0.0, "")
         over = max(x - y for x, y in zip(plan.peak_memory_mib, problem.memory_limit_mib, strict=True))
-        result.append((name, {"makespan": plan.makespan, "peak_memory_mib": list(plan.peak_memory_mib), "fits": over <= 1e-6}))
+        result.append(
+            (name, {"makespan": plan.makespan, "peak_memory_mib": list(plan.peak_memory_mib), "fits": over <= 1e-6})
+        )
     return result
 
 
@@ -207,7 +256,9 @@ def plan_text(plan: PipelinePlan, others: list[tuple[str, dict[str, Any]]]) -> l
     lines += ["  " + " ".join(f"{x:9,.0f}" for x in peaks[i : i + 8]) for i in range(0, len(peaks), 8)]
     for name, summary in others:
         fits = "" if summary["fits"] else ", over the memory limit"
-        lines.append(f"{name}: makespan {summary['makespan']:.6g} ({summary['makespan'] / plan.makespan - 1:+.1%}){fits}")
+        lines.append(
+            f"{name}: makespan {summary['makespan']:.6g} ({summary['makespan'] / plan.makespan - 1:+.1%}){fits}"
+        )
     return lines
 
 
@@ -223,5 +274,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
-
-

@@ -11,7 +11,9 @@ from paraplan.documents import write_whole
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("plan", metavar="PLAN", help="plan.json, the JSON of paraplan ppb, or YAML with offset and recompute lists")
+    parser.add_argument(
+        "plan", metavar="PLAN", help="plan.json, the JSON of paraplan ppb, or YAML with offset and recompute lists"
+    )
     parser.add_argument("--schedule", help="play under this schedule instead of the plan's own")
     parser.add_argument("--rank", type=positive, default=1, help="which plan of a plan.json (1)")
     parser.add_argument("-o", "--output", metavar="DIR", help="write pipeline.json and timeline.svg here")
@@ -28,7 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     given = read_plan(Path(arguments.plan), arguments.schedule, arguments.rank)
     problem = given.problem
     plan = plan_of(problem, given.counts, "feasible", quick_bound(problem), 0.0, "simulator")
-    over = [s for s, (x, y) in enumerate(zip(plan.peak_memory_mib, problem.memory_limit_mib, strict=True)) if x > y * (1 + 1e-9)]
+    over = [
+        s
+        for s, (x, y) in enumerate(zip(plan.peak_memory_mib, problem.memory_limit_mib, strict=True))
+        if x > y * (1 + 1e-9)
+    ]
     document = _finite(asdict(plan))
     if arguments.output:
         folder = Path(arguments.output)

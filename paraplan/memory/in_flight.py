@@ -1,5 +1,6 @@
 """How many micro-batches a stage keeps activations of, by schedule."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ def chunks_in_flight(layouts: Layouts) -> InFlightChunks:
     pp, vpp, mb = (column.astype(np.float64) for column in (layouts.pp, layouts.vpp, layouts.mb))
     cap = mb * vpp
     one = np.ones_like(pp)
-    formulas = {
+    formulas: Mapping[str, Callable[[], tuple[Array, Array]]] = {
         "1f1b": lambda: (pp * vpp, -vpp),
         "interleaved": lambda: (np.where(vpp > 1, (vpp + 1) * pp - 1, pp), np.where(vpp > 1, -2.0, -1.0)),
         "interleaved-less-memory": lambda: (vpp * pp, -one),

@@ -59,9 +59,7 @@ def layer_states(problem: Problem, layouts: Layouts) -> tuple[Combinations, dict
     kinds: dict[str, States] = {}
     for group in model.groups:
         layer = parameters.layer(model, group.kind)
-        dense = (layer.attention + layer.feed_forward) / tp + (
-            layer.attention_replicated + layer.norms + layer.router
-        )
+        dense = (layer.attention + layer.feed_forward) / tp + (layer.attention_replicated + layer.norms + layer.router)
         kinds[group.kind] = _states(problem, rows, dense, layer.experts / (rows.ep * rows.etp))
     none = np.zeros(len(rows))
     kinds["embedding"] = _states(problem, rows, parameters.embedding(model) / tp, none)

@@ -155,15 +155,25 @@ class _Costs:
                 count = counts[kind].astype(np.float64)[inverse]
                 static += count * states[kind]
                 activation += self._kept_of(kind, count, kept[kind])
-            own = transient if len(kinds) == 1 else np.where(
-                (held.moe == 0)[inverse], transients["dense"], np.where((held.dense == 0)[inverse], transients["moe"], transient)
+            own = (
+                transient
+                if len(kinds) == 1
+                else np.where(
+                    (held.moe == 0)[inverse],
+                    transients["dense"],
+                    np.where((held.dense == 0)[inverse], transients["moe"], transient),
+                )
             )
             activation *= per_chunk.on(stage)
             activation /= layouts.vpp
             activation += np.maximum(own, last * loss)
             total = static + growth * activation
             if sharded:
-                total += growth * 3 * self._gathered({**counts, "embedding": stage_U == 0, "head": stage_U == rows.pp - 1}, inverse)
+                total += (
+                    growth
+                    * 3
+                    * self._gathered({**counts, "embedding": stage_U == 0, "head": stage_U == rows.pp - 1}, inverse)
+                )
             heavier = total > peak
             heaviest = np.where(heavier, stage, heaviest)
             np.maximum(peak, total, out=peak)

@@ -26,14 +26,7 @@ class LayerParameters:
 
     @property
     def total(self) -> int:
-        return (
-            self.attention
-            + self.attention_replicated
-            + self.feed_forward
-            + self.router
-            + self.experts
-            + self.norms
-        )
+        return self.attention + self.attention_replicated + self.feed_forward + self.router + self.experts + self.norms
 
 
 def layer(model: ModelSpec, kind: LayerKind) -> LayerParameters:

@@ -119,7 +119,9 @@ def _llama(fields: _Fields, name: str) -> ModelSpec:
         qkv_bias=attention_bias,
         attention_output_bias=attention_bias,
         mlp_bias=fields.flag("mlp_bias"),
-        sliding_window=fields.count("sliding_window", default=0, least=0) if fields.values["model_type"] == "mistral" else 0,
+        sliding_window=fields.count("sliding_window", default=0, least=0)
+        if fields.values["model_type"] == "mistral"
+        else 0,
         sliding_share=1.0 if fields.values["model_type"] == "mistral" and fields.values.get("sliding_window") else 0.0,
     )
 

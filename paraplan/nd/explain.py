@@ -34,7 +34,11 @@ def complete(problem: Problem, given: Mapping[str, int], like: Mapping[str, int]
     for name in given:
         if name not in COLUMNS:
             raise InputError(f"{name}: unknown dimension; allowed: {', '.join(COLUMNS)}")
-    row = {**DEFAULTS, **{name: value for name, value in (like or {}).items() if name not in ("dp", "mb", "op")}, **given}
+    row = {
+        **DEFAULTS,
+        **{name: value for name, value in (like or {}).items() if name not in ("dp", "mb", "op")},
+        **given,
+    }
     devices, batch = problem.cluster.devices, problem.training.global_batch
     if "dp" not in given:
         row["dp"] = max(1, devices // (row["tp"] * row["cp"] * row["pp"]))
@@ -90,14 +94,16 @@ def explain(problem: Problem, search: SearchSpec, given: Mapping[str, int], winn
     if like is not None:
         best = performance.estimate(problem, Layouts.of([like]))
         slower = float(times.step_time_N[0] / best.step_time_N[0] - 1)
-        lines.append(f"{slower:+.1%} against the winner, {float(best.step_time_N[0]):.4g} s; by term, seconds (winner's):")
+        lines.append(
+            f"{slower:+.1%} against the winner, {float(best.step_time_N[0]):.4g} s; by term, seconds (winner's):"
+        )
         differences = {n: float(times.components[n][0] - best.components[n][0]) for n in times.components}
         for name in sorted(differences, key=lambda n: -abs(differences[n])):
             own, theirs = float(times.components[name][0]), float(best.components[name][0])
             if max(abs(own), abs(theirs)) > 0:
                 lines.append(f"  {name:10} {own:9.4f} ({theirs:.4f}) {differences[name]:+.4f}")
     else:
-        for name, value in times.components.items():
-            if np.abs(value[0]) > 0:
-                lines.append(f"  {name:10} {float(value[0]):9.4f} s")
+        for name, seconds in times.components.items():
+            if np.abs(seconds[0]) > 0:
+                lines.append(f"  {name:10} {float(seconds[0]):9.4f} s")
     return Explanation(layout, broken, tuple(lines))

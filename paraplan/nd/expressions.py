@@ -88,7 +88,7 @@ def _checked(node: ast.expr, names: set[str], text: str, where: str, depth: int)
         problem = "calculates with a comparison"
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         return _checked(node.operand, names, text, where, depth + 1)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float) and abs(node.value) < 1e15:
+    elif isinstance(node, ast.Constant) and _plain_number(node.value):
         return "number"
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if any(node.value in words for words in NAMES.values()):
@@ -105,6 +105,10 @@ def _checked(node: ast.expr, names: set[str], text: str, where: str, depth: int)
     raise InputError(f"{where}: {text!r} {problem}")
 
 
+def _plain_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15
+
+
 def _evaluate(node: ast.expr, columns: Mapping[str, IntArray]) -> Any:
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -114,7 +118,13 @@ def _evaluate(node: ast.expr, columns: Mapping[str, IntArray]) -> Any:
         return result
     if isinstance(node, ast.UnaryOp):
         value = _evaluate(node.operand, columns)
-        return np.logical_not(value) if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else value
+        return (
+            np.logical_not(value)
+            if isinstance(node.op, ast.Not)
+            else -value
+            if isinstance(node.op, ast.USub)
+            else value
+        )
     if isinstance(node, ast.Compare):
         left, result = _evaluate(node.left, columns), True
         for operator, right_node in zip(node.ops, node.comparators, strict=True):

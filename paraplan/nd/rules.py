@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, IntArray
-from paraplan.nd.expressions import parse_expression
+from paraplan.nd.expressions import Expression, parse_expression
 from paraplan.nd.search_spec import SearchSpec
 from paraplan.problem import Problem
 
@@ -59,7 +60,7 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
     for width in sorted(widths):
         rule(
             "feed-forward over tp", f"the feed-forward width {width} is split evenly over tp", "tp",
-            lambda c, width=width: width % c["tp"] == 0,
+            partial(_divides, width, "tp"),
         )  # fmt: skip
     rule(
         "layers over pp", f"every stage holds at least one of the {model.layers} layers", "pp",
@@ -136,7 +137,12 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
         "V schedules fill both ways", "DualPipe-V and ZB-V need at least 2·pp micro-batches", "pp mb schedule",
         lambda c: ~np.isin(c["schedule"], V_SHAPED) | (c["mb"] >= 2 * c["pp"]),
     )  # fmt: skip
-    rule("sp needs tp", "sequence parallelism shards over the tp ranks: tp > 1", "tp sp", lambda c: (c["sp"] == 0) | (c["tp"] > 1))
+    rule(
+        "sp needs tp",
+        "sequence parallelism shards over the tp ranks: tp > 1",
+        "tp sp",
+        lambda c: (c["sp"] == 0) | (c["tp"] > 1),
+    )
     rule(
         "sequence over sp", f"the {sequence} tokens over cp are split evenly over tp", "tp cp sp",
         lambda c: (c["sp"] == 0) | ((sequence // c["cp"]) % c["tp"] == 0),
@@ -177,8 +183,14 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
         expression = parse_expression(text, "search.constraints")
         rule(
             f"constraint {text}", "asked for by the configuration", " ".join(expression.names - {"devices"}),
-            lambda c, expression=expression: expression.holds(
-                {**c, "devices": np.full(len(next(iter(c.values()))), devices)}
-            ),
+            partial(_constraint, expression, devices),
         )  # fmt: skip
     return tuple(found)
+
+
+def _divides(whole: int, name: str, columns: Columns) -> Mask:
+    return np.asarray(whole % columns[name] == 0)
+
+
+def _constraint(expression: Expression, devices: int, columns: Columns) -> Mask:
+    return expression.holds({**columns, "devices": np.full(len(next(iter(columns.values()))), devices)})

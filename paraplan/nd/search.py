@@ -225,7 +225,9 @@ def nothing_fits(problem: Problem, search_spec: SearchSpec, layout: Layouts, pea
     if rest > 0:
         help_with.append(f"more devices (about {static / rest:.1f} times as many)")
     help_with.append(f"a memory budget of {peak / GIB:.2f} GiB a device")
-    name = " ".join(f"{key}={row[key]}" for key in ("dp", "tp", "cp", "ep", "pp", "vpp", "mbs", "zero_stage", "recompute"))
+    name = " ".join(
+        f"{key}={row[key]}" for key in ("dp", "tp", "cp", "ep", "pp", "vpp", "mbs", "zero_stage", "recompute")
+    )
     return (
         f"none of {candidates:,} layouts fits {budget / GIB:.2f} GiB a device: the closest ({name}) needs"
         f" {peak / GIB:.2f} GiB, {(peak - budget) / GIB:.2f} GiB too much, most of it {largest}"

@@ -22,7 +22,10 @@ def sensitivity(problem: Problem, search_spec: SearchSpec, found: SearchResult) 
         overtaking = _name(best.ranked.layouts.row(0))
         before = float(performance.step_times(changed, winner)[0])
         now = float(best.ranked.step_time_N[0])
-        fits = float(memory.estimate(changed, winner).peak_N[0]) <= changed.cluster.memory_budget - search_spec.reserve_bytes
+        fits = (
+            float(memory.estimate(changed, winner).peak_N[0])
+            <= changed.cluster.memory_budget - search_spec.reserve_bytes
+        )
         if overtaking == name:
             effect = f"the winner stays, {now / float(found.ranked.step_time_N[0]) - 1:+.1%}"
         elif not fits:

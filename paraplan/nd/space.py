@@ -140,7 +140,9 @@ class _Joining:
             if values is not None:
                 # dp and mb follow from the others; given values only restrict them.
                 keep = np.isin(choices[0], np.array(values))
-                self.removed[f"{dimension} asked for"] = self.removed.get(f"{dimension} asked for", 0) + int((~keep).sum())
+                self.removed[f"{dimension} asked for"] = self.removed.get(f"{dimension} asked for", 0) + int(
+                    (~keep).sum()
+                )
                 columns = {name: column[keep] for name, column in columns.items()}
                 choices = [choices[0][keep]]
         else:
@@ -193,7 +195,10 @@ def _op(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
 def _schedule(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
     """Every schedule of the framework that the number of chunks allows; the rule removes the rest."""
     plain = np.zeros_like(columns["vpp"])
-    return [plain, *(np.full_like(plain, SCHEDULES.index(name)) for name in problem.framework.schedules if name != "1f1b")]
+    return [
+        plain,
+        *(np.full_like(plain, SCHEDULES.index(name)) for name in problem.framework.schedules if name != "1f1b"),
+    ]
 
 
 DEPENDENT: Mapping[str, Callable[[Problem, Mapping[str, IntArray]], list[IntArray]]] = {
@@ -209,7 +214,9 @@ DEPENDENT: Mapping[str, Callable[[Problem, Mapping[str, IntArray]], list[IntArra
 def _recompute(problem: Problem) -> tuple[int, ...]:
     """The levels that a framework's launch options can express."""
     lists = problem.framework.name in ("mindformers", "hyperparallel")
-    return tuple(range(len(RECOMPUTE))) if lists else tuple(RECOMPUTE.index(name) for name in ("none", "select", "full"))
+    return (
+        tuple(range(len(RECOMPUTE))) if lists else tuple(RECOMPUTE.index(name) for name in ("none", "select", "full"))
+    )
 
 
 AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {

@@ -37,14 +37,18 @@ def pareto_png(problem: Problem, front: Ranked) -> bytes:
         last = place
         row = front.layouts.row(i)
         name = " ".join(f"{key}{row[key]}" for key in FOLDED if row[key] > 1) or "one device"
-        axes.annotate(name, (peaks[i], seconds[i]), xytext=(5, 4), textcoords="offset points", fontsize=7, color="#333333")
+        axes.annotate(
+            name, (peaks[i], seconds[i]), xytext=(5, 4), textcoords="offset points", fontsize=7, color="#333333"
+        )
         shown += 1
         if shown == 12:
             break
     axes.set_xlabel("peak memory, GiB a device")
     axes.set_ylabel("step time, s")
     cluster = problem.cluster
-    axes.set_title(f"{problem.model.name} on {cluster.devices} × {cluster.device.name}: step time and memory", fontsize=11)
+    axes.set_title(
+        f"{problem.model.name} on {cluster.devices} × {cluster.device.name}: step time and memory", fontsize=11
+    )
     axes.legend(loc="upper right", fontsize=9)
     axes.grid(alpha=0.25, which="major")
     stream = io.BytesIO()

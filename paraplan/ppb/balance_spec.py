@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Schedule = Literal["auto", "1f1b", "interleaved", "interleaved-less-memory", "gpipe", "zb-h1", "zb-h2", "zb-v", "seq1f1b", "dualpipe-v"]
+Schedule = Literal[
+    "auto", "1f1b", "interleaved", "interleaved-less-memory", "gpipe", "zb-h1", "zb-h2", "zb-v", "seq1f1b", "dualpipe-v"
+]
 Format = Literal["mindformers", "any"]
 
 

@@ -106,7 +106,11 @@ class _Balancing:
             turn += 1
         if self._gap() > OPTIMAL_GAP and (self.best is None or small or spec.effort == 2):
             program = model.IntegerProgram(problem, relaxation.cuts)
-            end = self.deadline if spec.effort == 2 or self.best is None else min(self.deadline, time.monotonic() + 0.3 * limit)
+            end = (
+                self.deadline
+                if spec.effort == 2 or self.best is None
+                else min(self.deadline, time.monotonic() + 0.3 * limit)
+            )
             solved = program.solve(self.solver, end, self.best, self.best_time)
             if math.isinf(solved.bound) and self.best is None:
                 return self._infeasible()
@@ -153,7 +157,9 @@ class _Balancing:
         return self._without("infeasible", shortfall(self.problem))
 
     def _unknown(self) -> PipelinePlan:
-        return self._without("infeasible", "no assignment was found in the time limit, nor was it shown that there is none")
+        return self._without(
+            "infeasible", "no assignment was found in the time limit, nor was it shown that there is none"
+        )
 
     def _without(self, status: str, message: str) -> PipelinePlan:
         empty = Bubble(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -261,9 +267,7 @@ def plan_of(
         recompute={name: table(counts[:, r].sum(axis=0)) for r, name in enumerate(problem.strategies)},
         assignment={
             layer.name: {
-                name: table(counts[t, r])
-                for r, name in enumerate(problem.strategies)
-                if problem.costs.usable_TR[t, r]
+                name: table(counts[t, r]) for r, name in enumerate(problem.strategies) if problem.costs.usable_TR[t, r]
             }
             for t, layer in enumerate(problem.bodies)
         },
@@ -286,7 +290,7 @@ def _plain_work(problem: BalanceProblem, counts: Counts) -> Array:
     added = np.einsum("tr,trc->c", np.where(problem.costs.usable_TR, extra, 0.0), counts)
     added = added * problem.costs.slowness_P[problem.stage_of] * problem.micro_batches
     np.subtract.at(work, problem.stage_of, added)
-    return work
+    return work.astype(np.float64)
 
 
 def shortfall(problem: BalanceProblem) -> str:
@@ -324,5 +328,3 @@ def _smallest_limit(problem: BalanceProblem) -> float:
         else:
             low = middle
     return high
-
-

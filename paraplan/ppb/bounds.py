@@ -46,7 +46,7 @@ class Relaxation:
         self.cuts: list[Row] = []
         size = self.rows.size
         silence_greeting()
-        self.highs = highspy.Highs()
+        self.highs = highspy.Highs()  # type: ignore[no-untyped-call]
         self.highs.silent()
         self.highs.setOptionValue("threads", 1)
         infinite = highspy.kHighsInf

@@ -14,7 +14,6 @@ from paraplan.problem import Problem
 MIB = 2.0**20
 
 
-
 def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None) -> BalanceProblem:
     """The balancing problem of the one row of ``layout``; times in seconds, memory in MiB.
 

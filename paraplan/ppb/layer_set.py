@@ -108,7 +108,9 @@ def load_layers(name_or_path: str, folder: str | None = None) -> LayerSet:
     given = Path(name_or_path)
     tried = [given, given.with_name(given.name + ".json")]
     if folder is not None:
-        tried += [Path(folder)] if Path(folder).is_file() else [Path(folder) / name for name in (given, f"{given}.json")]
+        tried += (
+            [Path(folder)] if Path(folder).is_file() else [Path(folder) / name for name in (given, f"{given}.json")]
+        )
     tried.append(BUNDLED / f"{given.name.removesuffix('.json')}.json")
     for path in tried:
         if path.is_file():

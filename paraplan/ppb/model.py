@@ -9,11 +9,18 @@ import pulp
 
 from paraplan.errors import InputError
 from paraplan.ppb.bounds import fixed_totals
-from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
+from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.rows import Row, Rows
 
-SOLVERS = {"highs": "HiGHS", "cbc": "PULP_CBC_CMD", "gurobi": "GUROBI", "scip": "SCIP_PY", "cplex": "CPLEX_PY", "glpk": "GLPK_CMD"}
+SOLVERS = {
+    "highs": "HiGHS",
+    "cbc": "PULP_CBC_CMD",
+    "gurobi": "GUROBI",
+    "scip": "SCIP_PY",
+    "cplex": "CPLEX_PY",
+    "glpk": "GLPK_CMD",
+}
 """Names people type, to PuLP's."""
 
 
@@ -60,9 +67,7 @@ class IntegerProgram:
         costs, shape = problem.costs, self.rows.shape
         self.makespan = pulp.LpVariable("makespan", 0)
         self.counts = [
-            pulp.LpVariable(
-                f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if costs.usable_TR[t, r] else 0, pulp.LpInteger
-            )
+            pulp.LpVariable(f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if costs.usable_TR[t, r] else 0, pulp.LpInteger)
             for t in range(shape[0])
             for r in range(shape[1])
             for q in range(shape[2])
@@ -121,7 +126,9 @@ class IntegerProgram:
                 if len(later):
                     self.program += pulp.lpSum(self.counts[i] for i in later) <= int(counts[t + 1 :].sum()) * started[q]
                 earlier = every[: t + 1, :, q].reshape(-1)
-                self.program += pulp.lpSum(self.counts[i] for i in earlier) <= int(counts[: t + 1].sum()) * (1 - started[q])
+                self.program += pulp.lpSum(self.counts[i] for i in earlier) <= int(counts[: t + 1].sum()) * (
+                    1 - started[q]
+                )
 
     def _add_exclusion(self, every: np.ndarray) -> None:
         """MindFormers' lists cannot say select and comm on one chunk."""

@@ -108,7 +108,9 @@ def read_problem(given: Mapping[str, Any], path: Path, schedule: str | None = No
             found = "missing" if value is None else f"{value!r} found"
             raise InputError(f"{where}: {name}: {found}, a number of at least 0 (or one for each stage) is needed")
         if len(values) not in (0, stages):
-            raise InputError(f"{where}: {name}: {len(values)} numbers found, one for each of the {stages} stages is needed")
+            raise InputError(
+                f"{where}: {name}: {len(values)} numbers found, one for each of the {stages} stages is needed"
+            )
         return tuple(float(x) for x in values)
 
     layers = given.get("layers")
@@ -181,11 +183,11 @@ def _from_lists(
             f"{where}: offset: sums to {sum(map(sum, offset))}, {total - share * problem.places} is needed"
             f" ({total} layers on {problem.places} chunks), and no chunk may fall below 0 layers"
         )
-    tables = [
+    full, select, comm = (
         _table(given.get(name, 0), problem, f"{where}: {name}", layers)
         for name in ("recompute", "select_recompute", "select_comm_recompute")
-    ]
-    strategies = read_lists(layers, *tables, where)
+    )
+    strategies = read_lists(layers, full, select, comm, where)
     t, left = 0, problem.bodies[0].count
     for q in range(problem.places):
         v, s = int(problem.chunk_of[q]), int(problem.stage_of[q])

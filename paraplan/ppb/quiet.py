@@ -16,7 +16,7 @@ def silence_greeting() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
-        highspy.Highs().silent()
+        highspy.Highs().silent()  # type: ignore[no-untyped-call]
         libc.fflush(None)
     finally:
         os.dup2(kept, 1)

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from paraplan.ppb.problem import Array, BalanceProblem, Counts
+from paraplan.ppb.problem import BalanceProblem, Counts
 from paraplan.simulator.schedules import B, F, W
 
 HOT, COLD = 0.004, 1e-5
@@ -91,7 +91,7 @@ def anneal(
         return list(pool.map(run, range(len(starts))))
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _place_durations(arrays, counts, durations, q):  # type: ignore[no-untyped-def]
     """Durations of the three classes of place ``q``."""
     classes, stage_of = arrays[5], arrays[6]
@@ -114,7 +114,7 @@ def _place_durations(arrays, counts, durations, q):  # type: ignore[no-untyped-d
     durations[classes[2, q]] = w * rate + fixed[classes[2, q]]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _overflow(arrays, counts, s):  # type: ignore[no-untyped-def]
     """Peak memory of stage ``s`` over its limit, as a share of the limit; negative: that much is free."""
     stage_of, chunk_of, parameter, activation, transient = arrays[6], arrays[7], arrays[11], arrays[12], arrays[13]
@@ -151,7 +151,7 @@ def _overflow(arrays, counts, s):  # type: ignore[no-untyped-def]
     return (static + peak) / limit[s] - 1
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _makespan(arrays, durations, p2p, ends):  # type: ignore[no-untyped-def]
     klass, before, source, crosses, meets = arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
     latest = 0.0
@@ -175,7 +175,7 @@ def _makespan(arrays, durations, p2p, ends):  # type: ignore[no-untyped-def]
     return latest
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _remember(arrays, ends, p2p, path):  # type: ignore[no-untyped-def]
     """Count the classes on the longest path into ``path``; returns the seconds of its sends."""
     klass, before, source, crosses, meets = arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
@@ -203,7 +203,7 @@ def _remember(arrays, ends, p2p, path):  # type: ignore[no-untyped-def]
     return sends * p2p
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _in_order(counts, t):  # type: ignore[no-untyped-def]
     """Whether type ``t`` lies between its neighbours in the order of the model."""
     types, strategies, places = counts.shape
@@ -224,7 +224,7 @@ def _in_order(counts, t):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
     if one < 0:
         return False
@@ -236,7 +236,7 @@ def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
     return a > 0 and b > 0
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, nogil=True)
 def _anneal(  # type: ignore[no-untyped-def]
     arrays, p2p, counts, allowed, fixed_places, exclusive_a, exclusive_b, moves, seed, scale, stop_at
 ):

@@ -38,7 +38,7 @@ def simulate(graph: PipelineGraph, durations: Array, p2p: float = 0.0) -> Timeli
     ends = graph.ends(durations, p2p)
     spent = durations[graph.klass]
     busy = np.bincount(graph.klass % graph.stages, weights=spent, minlength=graph.stages)
-    return Timeline(graph, ends - spent, ends, float(ends.max()), busy)
+    return Timeline(graph, ends - spent, ends, float(ends.max()), busy.astype(np.float64))
 
 
 def peak_memory(

@@ -1,5 +1,6 @@
-"""The pipeline as a fixed graph: for a given schedule only the durations change, so it is built once and timed often."""
+"""The pipeline as a fixed graph: for a given schedule only the durations change, so it is built once, timed often."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numba
@@ -46,7 +47,7 @@ class PipelineGraph:
 
     def ends(self, durations: Array, p2p: float = 0.0) -> Array:
         """End of every block, shape (n,), for durations per class and seconds per send."""
-        return _ends(self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p)  # type: ignore[no-any-return]
+        return _ends(self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p)
 
     def makespan(self, durations: Array, p2p: float = 0.0) -> float:
         """From the first start to the last end."""
@@ -54,7 +55,9 @@ class PipelineGraph:
 
     def critical_path(self, durations: Array, p2p: float = 0.0) -> tuple[Index, float]:
         """How often each class, and how many sends, lie on the longest path: the makespan as a linear row."""
-        counts, sends = _critical(self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p, self.classes)
+        counts, sends = _critical(
+            self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p, self.classes
+        )
         return counts, float(sends)
 
 
@@ -153,7 +156,8 @@ def _meetings(
             continue
         senders = [b, before[b]] if follows_in_group[b] else [b]
         partners = [ahead[receiver[sender]] for sender in senders if sender in receiver]
-        meets.append((*partners, -1, -1)[:2])
+        padded = [*partners, -1, -1]
+        meets.append((padded[0], padded[1]))
     return meets
 
 
@@ -207,7 +211,9 @@ def _topological(
     return sequence
 
 
-def _circle(start: int, waiting: list[int], needs: list[tuple[int, ...]], flat: list[tuple[int, Block]]) -> list[str]:
+def _circle(
+    start: int, waiting: list[int], needs: Sequence[tuple[int, ...]], flat: list[tuple[int, Block]]
+) -> list[str]:
     """The labels of blocks that wait for each other."""
     path: list[int] = []
     i = start
@@ -221,7 +227,7 @@ def _label(s: int, block: Block) -> str:
     return f"{OPERATIONS[block.operation]}{block.micro_batch} of chunk {block.chunk} on stage {s}"
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _ends(
     klass: Index, before: Index, source: Index, crosses: Array, meets: Index, durations: Array, p2p: float
 ) -> Array:
@@ -241,7 +247,7 @@ def _ends(
     return ends
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _critical(
     klass: Index,
     before: Index,

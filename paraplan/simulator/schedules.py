@@ -216,7 +216,7 @@ def _zb_v_stage(stages: int, micro_batches: int, s: int) -> list[Block]:
 
 
 def _dualpipe_v(stages: int, micro_batches: int, _: int) -> Order:
-    """DualPipe-V (DeepSeek-AI): both chunks of the V in turn; a forward beside a backward counts as one after the other."""
+    """DualPipe-V (DeepSeek-AI): both chunks of the V in turn; a forward beside a backward runs after it here."""
     return [_dualpipe_v_stage(stages, micro_batches, s) for s in range(stages)]
 
 
