@@ -52,7 +52,7 @@ def load_plan(path: Path, overrides: Mapping[str, Any] | None = None) -> PlanCon
         InputError: one line that names the file (with the line of the key), the field, what was found and what is
             allowed.
     """
-    values = {key: value for key, value in read_mapping(path).items()}
+    values = dict(read_mapping(path))
     for place, value in (overrides or {}).items():
         section, _, key = place.partition(".")
         if not key:

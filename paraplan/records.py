@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -28,7 +28,7 @@ def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str
     """
     refuse_unknown(values, [field.name for field in fields(kind)], where, prefix)  # type: ignore[arg-type]
     try:
-        return cast(Record, _adapter(kind).validate_python(dict(values)))
+        return cast(Record, _adapter(cast(Any, kind)).validate_python(dict(values)))
     except ValidationError as error:
         raise InputError(f"{where}: {one_line(error, prefix)}") from None
 
@@ -60,5 +60,5 @@ def finite(value: object) -> bool:
 
 
 @cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

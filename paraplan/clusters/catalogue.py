@@ -180,7 +180,7 @@ def _check_levels(device: DeviceSpec, where: str) -> None:
     for inner, outer in zip(device.levels, device.levels[1:], strict=False):
         if outer.bandwidth > inner.bandwidth:
             raise InputError(
-                f"{where}: {outer.bandwidth / 1e9:g} GB/s over {outer.name} found, at most the {inner.bandwidth / 1e9:g}"
+                f"{where}: {outer.bandwidth / 1e9:g} GB/s over {outer.name} found, at most {inner.bandwidth / 1e9:g}"
                 f" GB/s of {inner.name} inside it is allowed (GB/s per direction per device, not per node)"
             )
         if outer.span <= inner.span:

@@ -45,7 +45,7 @@ def settings(pairs: list[str], option: str = "--set") -> dict[str, int]:
     from paraplan.configuration import dimension_values
 
     found: dict[str, int] = {}
-    for pair in [part for pair in pairs for part in pair.split(",") if part.strip()]:
+    for pair in [part for given in pairs for part in given.split(",") if part.strip()]:
         name, separator, value = pair.partition("=")
         key = name.strip().lower()
         key = ALIASES.get(key, key)

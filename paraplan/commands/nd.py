@@ -102,7 +102,8 @@ def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, argument
         f" {problem.training.global_batch} x {problem.training.sequence_length} tokens, {problem.training.precision},"
         f" {problem.framework.name}",
         f"{document['candidates']:,} layouts satisfy every rule, {document['fitting']:,} fit"
-        f" {(problem.cluster.memory_budget - config.search.reserve_bytes) / GIB:.1f} GiB, {document['seconds']['total']:.2f} s"
+        f" {(problem.cluster.memory_budget - config.search.reserve_bytes) / GIB:.1f} GiB,"
+        f" {document['seconds']['total']:.2f} s"
         + (" (stopped early: the ranking is of what had been seen)" if stopped else ""),
         "",
         ranking_table(document["ranked"], shutil.get_terminal_size((110, 24)).columns),
@@ -188,9 +189,9 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
 
 
 def _varied(names: list[str], candidates: dict[str, tuple[int, ...] | None]) -> dict[str, tuple[int, ...] | None]:
-    """Vary the named dimensions (none: all of those that follow automatically); hold the others at the config's value."""
+    """Vary the named dimensions (none named: all that have automatic candidates); hold the others at the config's."""
     keys = []
-    for name in [part for name in names for part in name.replace(",", " ").split()]:
+    for name in [part for given in names for part in given.replace(",", " ").split()]:
         key = ALIASES.get(name.lower(), name.lower())
         if key not in DIMENSIONS:
             raise InputError(f"-l: {name!r} found, allowed: {', '.join(x.upper() for x in DIMENSIONS)}")

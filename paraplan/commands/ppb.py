@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     document: dict[str, Any] = asdict(plan)
     others = _beside(arguments, problem)
     if others:
-        document["compared"] = {name: summary for name, summary in others}
+        document["compared"] = dict(others)
     if folder is not None and plan.status != "infeasible":
         _write(folder, plan, document)
     if arguments.json:
@@ -148,7 +148,8 @@ def _problem(arguments: argparse.Namespace) -> Any:
     ):
         if not value >= least or value == float("inf") or (option in ("-mem", "-t") and value == 0):
             raise InputError(
-                f"{option}: {value:g} found, a finite number {'above' if option in ('-mem', '-t') else 'of at least'} 0 is needed"
+                f"{option}: {value:g} found, a finite number"
+                f" {'above' if option in ('-mem', '-t') else 'of at least'} 0 is needed"
             )
     spec = BalanceSpec(
         time_limit_s=arguments.time,

@@ -26,7 +26,7 @@ from paraplan.models.catalogue import load_model, model_names
 from paraplan.models.spec import Experts, LayerGroup, ModelSpec
 from paraplan.performance.metrics import model_flops_per_token
 from paraplan.problem import Problem
-from paraplan.training import TrainingSpec
+from paraplan.training import Precision, TrainingSpec
 
 OUTPUT_COLUMNS = (
     "id",
@@ -107,7 +107,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     if reader.fieldnames is None or "id" not in reader.fieldnames:
         raise InputError(f"{path}: column id: missing, a header with id, model, hardware, … is needed")
     for row in rows:
-        row.pop("beyond the header", None)  # type: ignore[call-overload]
+        row.pop("beyond the header", None)
     return rows
 
 
@@ -368,15 +368,28 @@ def _letters(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum()).replace("llama31", "llama3")
 
 
-def _precision(cells: Mapping[str, str], peaks: Mapping[str, float]) -> str:  # type: ignore[return]
+_PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    ("nvfp4", "nvfp4"),
+    ("fp4", "nvfp4"),
+    ("mxfp8", "mxfp8"),
+    ("fp8-mx", "mxfp8"),
+    ("fp8-row", "fp8-rowwise"),
+    ("fp8-tensor", "fp8-tensorwise"),
+    ("fp8-cs", "fp8-cs"),
+    ("fp8", "fp8"),
+    ("bf16", "bf16"),
+    ("fp16", "fp16"),
+    ("fp32", "fp32"),
+    ("tf32", "fp32"),
+)
+"""Words in a row's ``precision``, the more special first."""
+
+
+def _precision(cells: Mapping[str, str], peaks: Mapping[str, float]) -> Precision:
     text = _text(cells, "precision", "").lower()
     if not text:
         return "bf16" if "bf16" in peaks else "fp16"
-    for word, name in (
-        ("nvfp4", "nvfp4"), ("fp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8-mx", "mxfp8"), ("fp8-row", "fp8-rowwise"),
-        ("fp8-tensor", "fp8-tensorwise"), ("fp8-cs", "fp8-cs"), ("fp8", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"),
-        ("fp32", "fp32"), ("tf32", "fp32"),
-    ):  # fmt: skip
+    for word, name in _PRECISIONS:
         if word in text:
             return name
     raise InputError(f"precision: {text!r} found, fp32, fp16, bf16, fp8…, mxfp8 or nvfp4 is needed")

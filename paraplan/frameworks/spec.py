@@ -44,7 +44,7 @@ class FrameworkSpec:
     fused_loss: bool = True
     """Cross entropy computed without a second fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
-    """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; otherwise logits are gathered."""
+    """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; else logits are gathered."""
     fragmentation: float = 0.0
     """Share of activations and buffers that its allocation pattern loses on top of the device type's."""
     reserved_bytes: float = 0.0

@@ -252,5 +252,5 @@ PLAIN_LOSS_BYTES = 12.0
 """16-bit logits, their fp32 copy, log-probabilities in fp32, and the 16-bit gradient."""
 
 GATHERED_LOSS_BYTES = 24.0
-"""Logits gathered over tp: the gathered 16-bit parts and their concatenation (4), fp32 logits (4), log-probabilities (4),
+"""Logits gathered over tp: the 16-bit parts and their concatenation (4), fp32 logits (4), log-probabilities (4),
 their gradient and its product with the probabilities (8), the 16-bit gradient and its scattered copy (4)."""

@@ -84,11 +84,11 @@ def supported_types() -> list[str]:
 def _check(spec: ModelSpec, where: str) -> None:
     if spec.latent is None and spec.heads % spec.kv_heads:
         raise InputError(
-            f"{where}: num_key_value_heads: {spec.kv_heads} found, a divisor of the {spec.heads} attention heads is needed"
+            f"{where}: num_key_value_heads: {spec.kv_heads} found, a divisor of the {spec.heads} heads is needed"
         )
     if spec.experts and spec.experts.topk > spec.experts.count:
         raise InputError(
-            f"{where}: num_experts_per_tok: {spec.experts.topk} found, at most the {spec.experts.count} experts is allowed"
+            f"{where}: num_experts_per_tok: {spec.experts.topk} found, at most {spec.experts.count} is allowed"
         )
 
 

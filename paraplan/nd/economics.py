@@ -31,7 +31,8 @@ def costs_text(costs: dict[str, Any]) -> list[str]:
     """The same for people."""
     if "days" not in costs:
         return [f"{costs['tokens_per_s']:,.0f} tokens/s"]
-    text = f"{costs['tokens'] / 1e12:.4g} T tokens take {costs['days']:,.1f} days, {costs['device_hours'] / 1e6:.3g} M device-hours"
+    text = f"{costs['tokens'] / 1e12:.4g} T tokens take {costs['days']:,.1f} days,"
+    text += f" {costs['device_hours'] / 1e6:.3g} M device-hours"
     if "energy_mwh" in costs:
         text += f", {costs['energy_mwh']:,.0f} MWh at the devices' power limit"
     if "cost_usd" in costs:

@@ -11,7 +11,7 @@ from paraplan.nd.space import concatenate
 Array = npt.NDArray[np.float64]
 
 FOLDED = ("dp", "tp", "cp", "ep", "pp", "mbs")
-"""Layouts equal in these are one choice: what else they differ in (chunks, recompute, sharding, …) the best of them decides."""
+"""Layouts equal in these are one choice: of those that differ in the rest the best stands for all."""
 
 MOST_KEPT = 4096
 """Distinct choices kept while streaming; more than anyone asks to see."""

@@ -1,4 +1,4 @@
-"""All legal layouts, joined dimension by dimension in blocks, so that memory stays flat and no candidate is looped over.
+"""All legal layouts, joined dimension by dimension in blocks: memory stays flat, no candidate is looped over.
 
 A block starts as a few (tp, cp, pp) degrees. Every further dimension multiplies its rows by the dimension's candidates
 and every rule whose dimensions are all there removes rows at once, long before the full product is formed.

@@ -166,7 +166,8 @@ class _Balancing:
         problem = self.problem
         return PipelinePlan(
             status, problem.schedule, math.inf, math.inf, 0.0, empty, (), (), {}, {}, (),  # type: ignore[arg-type]
-            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, problem_document(problem), message,
+            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, problem_document(problem),
+            message,
         )  # fmt: skip
 
 
@@ -180,7 +181,8 @@ def _check_options(problem: BalanceProblem) -> None:
         totals = fixed_totals(problem) or []
         if sum(totals) != layers or min(totals) < 0:
             raise InputError(
-                f"offset: the chunks hold {sum(totals)} layers (least {min(totals)}), all {layers} and none below 0 are needed"
+                f"offset: the chunks hold {sum(totals)} layers (least {min(totals)}),"
+                f" all {layers} and none below 0 are needed"
             )
     if len(problem.memory_limit_mib) != problem.stages:
         raise InputError(f"memory limit: one number for each of the {problem.stages} stages is needed")

@@ -191,7 +191,8 @@ def _strategies(values: Mapping[str, Any], backward: float, place: str) -> dict[
             if whole is not None:
                 if whole < backward:
                     raise InputError(
-                        f"{place}.{TIME_FIELDS[strategy]}: {whole:g} found, at least the backward time {backward:g} is needed"
+                        f"{place}.{TIME_FIELDS[strategy]}: {whole:g} found, at least the backward time"
+                        f" {backward:g} is needed"
                     )
                 extra = whole - backward
         found[strategy] = Strategy(memory, extra)
@@ -204,7 +205,8 @@ def _strategies(values: Mapping[str, Any], backward: float, place: str) -> dict[
         for key in costs:
             if key not in ("activation", "extra", "transient", "host_time"):
                 raise InputError(
-                    f"{place}.strategies.{strategy}.{key}: unknown field; allowed: activation, extra, transient, host_time"
+                    f"{place}.strategies.{strategy}.{key}: unknown field; allowed: activation, extra,"
+                    " transient, host_time"
                 )
         where = f"{place}.strategies.{strategy}"
         found[str(strategy)] = Strategy(

@@ -34,7 +34,8 @@ def write_lists(recompute: Mapping[str, Table]) -> dict[str, list[list[int]]]:
             full, both, select, comm = (of(name, v, s) for name in ("full", "both", "select", "comm"))
             if select and comm:
                 raise InputError(
-                    f"chunk {v} of stage {s}: {select} select and {comm} comm layers; MindFormers' lists cannot say both"
+                    f"chunk {v} of stage {s}: {select} select and {comm} comm layers;"
+                    " MindFormers' lists cannot say both"
                 )
             lists["recompute"][v].append(full)
             lists["select_recompute"][v].append(select + both + full)

@@ -214,7 +214,7 @@ def _table(value: Any, problem: BalanceProblem, where: str, full: list[list[int]
         if value and not isinstance(value[0], Sequence):
             if chunks > 1:
                 raise InputError(
-                    f"{where}: one row found, {chunks} rows are needed (one for each chunk: MindFormers repeats a single"
+                    f"{where}: one row found, {chunks} rows are needed (one a chunk: MindFormers repeats a single"
                     " row for every chunk after checking its sum, which is never meant)"
                 )
             value = [value]
