@@ -176,22 +176,26 @@ class _Step:
     def _balanced(self, rows: npt.NDArray[np.intp]) -> Array:
         """The slowest stage where layers do not divide over the chunks, so that the layout is written by hand.
 
-        Hands then take layers off the stages that hold the ends: the fewest layers ``n`` such that stages no slower
-        than ``n`` of them hold the model.
+        Hands then take layers off the stages that hold the ends. The slowest stage is one of the middle with ``n``
+        layers, or an end with its own work and ``n`` layers: the fastest of these under which the stages hold all.
         """
         first, last, total = self.ends[0][rows], self.ends[1][rows], self.all_layers[rows]
         pp, layers = self.layouts.pp[rows], self.problem.model.layers
         each = (total - first - last) / layers
-        n = np.floor(total / pp / each)
+        average = total / pp
         best = np.full(len(rows), np.inf)
-        for more in (0, 1, 2):
-            most = n + more
-            held = (
-                (pp - 2) * most
-                + np.maximum(0, np.floor(most - first / each))
-                + np.maximum(0, np.floor(most - last / each))
-            )
-            best = np.minimum(best, np.where(held >= layers, np.maximum(np.maximum(most * each, first), last), np.inf))
+        for extra in (0.0, last):
+            least = np.floor((average - extra) / each)
+            for more in (0, 1, 2):
+                slowest = np.maximum(np.maximum((least + more) * each + extra, first), last)
+                # A rounding error must not cost a layer.
+                room = slowest / each + 1e-9
+                held = (
+                    (pp - 2) * np.floor(room)
+                    + np.floor(np.maximum(0.0, room - first / each))
+                    + np.floor(np.maximum(0.0, room - last / each))
+                )
+                best = np.minimum(best, np.where(held >= layers, slowest, np.inf))
         return best
 
     @cached_property

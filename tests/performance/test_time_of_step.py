@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from paraplan import performance
 from paraplan.clusters import load_device, make_cluster
+from paraplan.clusters.placement import place
 from paraplan.clusters.spec import DeviceSpec
 from paraplan.frameworks import load_framework
 from paraplan.layer_kinds import KINDS
 from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
 from paraplan.models import load_model
+from paraplan.models.spec import LayerGroup
+from paraplan.performance import communication
 from paraplan.performance.compute import Kernels
 from paraplan.problem import Problem
 from paraplan.training import TrainingSpec
@@ -76,6 +79,35 @@ def test_step_when_interleaved_divides_the_fill_by_the_chunks(problem: Problem) 
     bubble = performance.estimate(problem, layouts).components["bubble"]
     # What the head adds to the last stage stays: 8·(slowest − average); the fill halves.
     assert bubble[0] - bubble[1] == pytest.approx((4 * LAYER + HEAD) / 4, rel=1e-9)
+
+
+def test_step_when_layers_do_not_divide_takes_them_off_the_head(problem: Problem) -> None:
+    five = replace(problem, model=replace(problem.model, groups=(LayerGroup("dense", 5),), vocab=38_400))
+    layouts = Layouts.of([{"mb": 8, "pp": 2}])
+    table = performance.estimate(five, layouts)
+    # Three times the words: head = (37.5·1216 + 38,592 + 37.5·1216) units, 2.8 layers. Dealt evenly the last stage
+    # would take 2 + 2.8 layers; by hand it gets one, and the first stage's four are the slowest.
+    head = (2 * 37.5 * 1216 + 38_592) * UNIT
+    assert 1 + head / LAYER < 4 < 2 + head / LAYER
+    expected = 8 * 4 * LAYER + (5 * LAYER + head) / 2 + table.components["pp_comm"][0]
+    assert table.step_time_N[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_exchange_once_a_node_is_cheaper_only_between_nodes() -> None:
+    cluster = make_cluster(load_device("h100"), 64)
+    inside = place(cluster.levels, np.array([8]), np.array([1]))
+    across = place(cluster.levels, np.array([64]), np.array([1]))
+    copies, once = communication.all_to_all(cluster, across, 1e9), communication.all_to_all(cluster, across, 1e9, 8)
+    # 8 copies to 8 nodes reach 8·(1 − (7/8)^8) = 5.25 of them in the mean.
+    assert once[0] / copies[0] == pytest.approx((1 - (7 / 8) ** 8), rel=0.01)
+    plain = communication.all_to_all(cluster, inside, 1e9)
+    assert communication.all_to_all(cluster, inside, 1e9, 8)[0] == plain[0]
+
+
+def test_a_job_takes_equal_parts_of_every_domain_of_several_nodes() -> None:
+    device = load_device("gb200")
+    # 256 devices on NVLink domains of 72: 4 x 64; 144 on two whole domains; 8 in one.
+    assert [make_cluster(device, count).levels[0].span for count in (256, 144, 8)] == [64, 72, 8]
 
 
 def test_data_parallel_reduction_moves_with_the_number_of_replicas(problem: Problem) -> None:
