@@ -91,12 +91,13 @@ class _Balancing:
         small = relaxation.rows.size <= PROGRAM_VARIABLES
         # Short runs first: they bring small pipelines to their optimum.
         self._anneal(instance, starts, MOVES_PER_ROUND // 4)
+        if small and self._gap() > OPTIMAL_GAP and self._integer(relaxation, self.began + 0.4 * limit):
+            return self._infeasible()
         if self._gap() > target:
             self._anneal(instance, starts, MOVES_PER_ROUND, 1)
         if self._gap() > target:
             self._raise_bound(relaxation, root)
-        turn = 2
-        idle = 0
+        turn, idle = 2, 0
         while self._gap() > target and idle < IDLE_ROUNDS[spec.effort] and time.monotonic() < self.began + 0.6 * limit:
             before = self.best_time
             fresh = [even_start(problem, turn * 17 + i) for i in range(RUNS[spec.effort] // 2)]
@@ -104,23 +105,24 @@ class _Balancing:
             self._anneal(instance, relaxed + fresh, MOVES_PER_ROUND * min(turn, 4), turn)
             idle = 0 if self.best_time < before * (1 - 1e-6) else idle + 1
             turn += 1
-        if self._gap() > OPTIMAL_GAP and (self.best is None or small or spec.effort == 2):
-            program = model.IntegerProgram(problem, relaxation.cuts)
-            end = (
-                self.deadline
-                if spec.effort == 2 or self.best is None
-                else min(self.deadline, time.monotonic() + 0.3 * limit)
-            )
-            solved = program.solve(self.solver, end, self.best, self.best_time)
-            if math.isinf(solved.bound) and self.best is None:
-                return self._infeasible()
-            if math.isfinite(solved.bound):
-                self.bound = max(self.bound, min(solved.bound, self.best_time))
-            if solved.counts_TRC is not None:
-                self._take(solved.counts_TRC)
+        last_resort = self.best is None or spec.effort == 2
+        if self._gap() > OPTIMAL_GAP and last_resort and self._integer(relaxation, self.deadline):
+            return self._infeasible()
         if self.best is None:
             return self._unknown()
         return self._answer(self.best)
+
+    def _integer(self, relaxation: Relaxation, deadline: float) -> bool:
+        """Let the integer program improve the best assignment and the bound; whether it showed that there is none."""
+        program = model.IntegerProgram(self.problem, relaxation.cuts)
+        solved = program.solve(self.solver, min(deadline, self.deadline), self.best, self.best_time)
+        if math.isinf(solved.bound) and self.best is None:
+            return True
+        if math.isfinite(solved.bound):
+            self.bound = max(self.bound, min(solved.bound, self.best_time))
+        if solved.counts_TRC is not None:
+            self._take(solved.counts_TRC)
+        return False
 
     def _gap(self) -> float:
         return self.best_time / self.bound - 1 if self.bound > 0 else math.inf

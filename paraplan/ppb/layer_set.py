@@ -168,7 +168,7 @@ def _layer(entry: Any, index: int, document: Mapping[str, Any], where: str) -> L
         count = (document.get("auto_partition_layer") or {}).get(name, 1)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError(f"{place}.nb_layer: {count!r} found, a whole number of at least 1 is needed")
-    forward = _number(values, "time" if "time" in values else "forward_time", place, needed=True)
+    forward = _number(values, "forward_time" if "forward_time" in values else "time", place, needed=True)
     backward = _number(values, "backward_time", place)
     if backward is None:
         backward = 2 * forward

@@ -1,6 +1,7 @@
 """The integer program: whole layers, exact memory rows, longest paths added as cuts until the program is exact."""
 
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,9 +66,11 @@ class IntegerProgram:
         self.problem, self.rows = problem, Rows(problem)
         self.program = pulp.LpProblem("balance", pulp.LpMinimize)
         costs, shape = problem.costs, self.rows.shape
-        self.makespan = pulp.LpVariable("makespan", 0)
+        self.makespan = self.program.add_variable("makespan", 0)
         self.counts = [
-            pulp.LpVariable(f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if costs.usable_TR[t, r] else 0, pulp.LpInteger)
+            self.program.add_variable(
+                f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if costs.usable_TR[t, r] else 0, pulp.LpInteger
+            )
             for t in range(shape[0])
             for r in range(shape[1])
             for q in range(shape[2])
@@ -98,7 +101,7 @@ class IntegerProgram:
 
     def _used(self, name: str, index: np.ndarray, most: int) -> pulp.LpVariable:
         """A binary that is 1 where any of the counts is not 0."""
-        used = pulp.LpVariable(name, cat=pulp.LpBinary)
+        used = self.program.add_variable(name, cat=pulp.LpBinary)
         self.program += pulp.lpSum(self.counts[i] for i in index) <= most * used
         return used
 
@@ -117,7 +120,7 @@ class IntegerProgram:
         types, places = every.shape[0], every.shape[2]
         counts = self.problem.costs.count_T
         for t in range(types - 1):
-            started = [pulp.LpVariable(f"s_{t}_{q}", cat=pulp.LpBinary) for q in range(places)]
+            started = [self.program.add_variable(f"s_{t}_{q}", cat=pulp.LpBinary) for q in range(places)]
             for q in range(places):
                 # Once a later type has started before place q, no earlier type may come at q or after.
                 if q:
@@ -168,6 +171,9 @@ class IntegerProgram:
                 return Solved(best, bound, value, False)
             counts = np.rint(np.array(solution, dtype=np.float64)).astype(np.int64).reshape(self.rows.shape)
             own = float(self.makespan.value())
+            if status == "optimal":
+                # Proven to the solver's own precision, which its dual bound may miss by a rounding.
+                bound = max(bound, own)
             played = self.problem.makespan(counts)
             if played < best_time * (1 - 1e-12) and self._within(counts):
                 best, best_time = counts, played
@@ -193,7 +199,10 @@ class IntegerProgram:
             options |= {"gapRel": 1e-9, "warmStart": start is not None}
         if solver == "highs":
             silence_greeting()
-        chosen = pulp.getSolver(SOLVERS[solver], **options)
+        with warnings.catch_warnings():
+            # The CBC that comes with PuLP 3 is announced to move to a package of its own.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            chosen = pulp.getSolver(SOLVERS[solver], **options)
         self.program.solve(chosen)
         if self.program.status in (pulp.LpStatusInfeasible, pulp.LpStatusUndefined):
             return "infeasible", np.inf
