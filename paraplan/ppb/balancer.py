@@ -62,7 +62,7 @@ def balance(problem: BalanceProblem) -> PipelinePlan:
     return replace(best, status=status, lower_bound=bound, gap=gap, seconds=time.monotonic() - began)  # type: ignore[arg-type]
 
 
-OPTIMAL_GAP = 1e-7
+OPTIMAL_GAP = 1e-6
 """A makespan this near its bound is called optimal: the solvers' own precision."""
 
 

@@ -25,6 +25,10 @@ SOLVERS = {
 """Names people type, to PuLP's."""
 
 
+TOLERANCE = 2e-6
+"""Solvers may break a row by a millionth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solved:
     """The integer program's answer."""
@@ -177,9 +181,9 @@ class IntegerProgram:
             played = self.problem.makespan(counts)
             if played < best_time * (1 - 1e-12) and self._within(counts):
                 best, best_time = counts, played
-            if best_time <= bound * (1 + 1e-9):
+            if best_time <= bound + TOLERANCE * max(1.0, bound):
                 return Solved(best, min(bound, best_time), best_time, True)
-            if played <= own * (1 + 1e-9):
+            if played <= own + TOLERANCE * max(1.0, own):
                 # The program's answer is exact; without a proof the clock stopped it.
                 return Solved(best, min(bound, best_time), played, status == "optimal")
             self.add(self.rows.critical(counts.astype(np.float64)))
