@@ -13,8 +13,8 @@ Array = npt.NDArray[np.float64]
 FOLDED = ("dp", "tp", "cp", "ep", "pp", "mbs")
 """Layouts equal in these are one choice: of those that differ in the rest the best stands for all."""
 
-MOST_KEPT = 4096
-"""Distinct choices kept while streaming; more than anyone asks to see."""
+LEAST_KEPT = 64
+"""Distinct choices kept while streaming, where fewer are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,35 @@ def fold(ranked: Ranked) -> Ranked:
 class TopLayouts:
     """The best distinct layouts of a stream of blocks, in constant memory."""
 
-    def __init__(self, devices_per_node: int, most: int = MOST_KEPT) -> None:
-        self.devices_per_node, self.most = devices_per_node, most
+    def __init__(self, devices_per_node: int, asked: int) -> None:
+        self.devices_per_node, self.most = devices_per_node, max(asked, LEAST_KEPT)
         self.kept: Ranked | None = None
         self.worst = np.inf
 
     def add(self, layouts: Layouts, step_time_N: Array, peak_N: Array) -> None:
         """Take in a block."""
-        better = step_time_N <= self.worst
-        if not better.any():
+        better = np.flatnonzero(step_time_N <= self.worst)
+        if not len(better):
             return
-        block = Ranked(layouts.take(better), step_time_N[better], peak_N[better])
+        # Sorting is dear: look at the fastest rows only, at more of them while they are too few choices.
+        count = 4 * self.most
+        while True:
+            rows = better
+            if count < len(better):
+                seconds = step_time_N[better]
+                rows = better[seconds <= np.partition(seconds, count)[count]]
+            block = Ranked(layouts.take(rows), step_time_N[rows], peak_N[rows])
+            block = fold(block.take(order(block.layouts, block.step_time_N, self.devices_per_node)))
+            if len(block) >= self.most or len(rows) == len(better):
+                break
+            count *= 4
         if self.kept is not None:
             block = Ranked(
                 concatenate([self.kept.layouts, block.layouts]),
                 np.concatenate([self.kept.step_time_N, block.step_time_N]),
                 np.concatenate([self.kept.peak_N, block.peak_N]),
             )
-        block = fold(block.take(order(block.layouts, block.step_time_N, self.devices_per_node)))
+            block = fold(block.take(order(block.layouts, block.step_time_N, self.devices_per_node)))
         self.kept = block.take(np.arange(min(len(block), self.most)))
         if len(block) >= self.most:
             self.worst = float(self.kept.step_time_N[-1])

@@ -90,7 +90,8 @@ def search(
     Raises:
         NoAnswerError: no layout is legal, or none fits; says what is in the way and what would help.
     """
-    best = TopLayouts(problem.cluster.device.devices_per_node)
+    asked = search_spec.top if top is None else top
+    best = TopLayouts(problem.cluster.device.devices_per_node, asked)
     seconds = dict.fromkeys(("enumerate", "memory", "performance", "total"), 0.0)
     removed: dict[str, int] = {}
     closest = _Closest()
@@ -130,7 +131,7 @@ def search(
     if not fitting:
         assert closest.layout is not None, "a candidate was seen"
         raise NoAnswerError(nothing_fits(problem, search_spec, closest.layout, closest.peak, candidates))
-    ranked = best.best(search_spec.top if top is None else top)
+    ranked = best.best(asked)
     return SearchResult(
         candidates,
         fitting,

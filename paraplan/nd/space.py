@@ -226,7 +226,7 @@ AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {
     "sp": lambda _: (0, 1),
     "zero_stage": lambda _: (0, 1, 2, 3),
     "recompute": _recompute,
-    "recompute_layers": lambda problem: (-1, *sorted({max(1, problem.model.layers * q // 64) for q in (1, 2, 4, 8)})),
+    "recompute_layers": lambda problem: (-1, *sorted({max(1, problem.model.layers // q) for q in (64, 16)})),
     "cp_kind": lambda _: tuple(range(len(CONTEXT_KINDS))),
     "swap_os": lambda _: (0, 1),
 }

@@ -1,0 +1,118 @@
+"""Search speed: layouts a second through enumeration, memory and time, memory use, growth, against a plain loop.
+
+    python benchmarks/search.py [--json FILE]
+
+One core. Peer figures are those that ``benchmarks/data/README.md`` records, measured elsewhere on two cores.
+"""
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+
+from paraplan import memory, performance
+from paraplan.clusters import load_device, make_cluster
+from paraplan.errors import NoAnswerError
+from paraplan.frameworks import load_framework
+from paraplan.models import load_model
+from paraplan.nd import SearchSpec, search
+from paraplan.nd.space import blocks_of
+from paraplan.problem import Problem
+from paraplan.training import TrainingSpec
+
+PEERS = {"Megatron's memory formula alone": 148_000, "llm-analysis": 3_800, "calculon": 150, "SimuMax": 12}
+
+CASES = (
+    ("gpt3-175b", "a100", 1536, 2048, (64, 256, 1024, 4096, 16384)),
+    ("deepseek-v3", "h800", 15360, 4096, (256, 1024, 4096, 16384, 131072)),
+)
+
+
+def problem_of(model: str, device: str, devices: int, batch: int, sequence: int) -> Problem:
+    return Problem(
+        load_model(model),
+        make_cluster(load_device(device), devices),
+        TrainingSpec(sequence, batch),
+        load_framework("megatron"),
+    )
+
+
+def whole_search(problem: Problem, opened: SearchSpec) -> dict:
+    began = time.perf_counter()
+    try:
+        found = search(problem, opened)
+        candidates, fitting = found.candidates, found.fitting
+    except NoAnswerError:
+        candidates, fitting = sum(len(block) for block in blocks_of(problem, opened)), 0
+    seconds = time.perf_counter() - began
+    return {"candidates": candidates, "fitting": fitting, "seconds": seconds, "per_second": candidates / seconds}
+
+
+def models_alone(problem: Problem, count: int = 1_000_000) -> float:
+    """Layouts a second through memory and time, every layout through both, blocks of 65,536 random layouts."""
+    pool = next(iter(blocks_of(problem, SearchSpec(), block_rows=count)))
+    rng = np.random.default_rng(0)
+    blocks = [pool.take(rng.integers(0, len(pool), 65536)) for _ in range(count // 65536)]
+    began = time.perf_counter()
+    for block in blocks:
+        memory.peaks(problem, block)
+        performance.step_times(problem, block)
+    return sum(len(block) for block in blocks) / (time.perf_counter() - began)
+
+
+def one_by_one(problem: Problem, count: int = 300) -> float:
+    """The same formulas called for one layout at a time, as a plain loop would."""
+    pool = next(iter(blocks_of(problem, SearchSpec())))
+    rng = np.random.default_rng(0)
+    rows = [pool.take(rng.integers(0, len(pool), 1)) for _ in range(count)]
+    began = time.perf_counter()
+    for row in rows:
+        memory.peaks(problem, row)
+        performance.step_times(problem, row)
+    return count / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the ND search.")
+    parser.add_argument("--json", metavar="FILE")
+    given = parser.parse_args()
+    rows = []
+    everything = SearchSpec({"recompute_layers": None, "cp_kind": None, "swap_os": None})
+    print(f"{'model':12} {'devices':>8} {'space':8} {'layouts':>12} {'fit':>12} {'seconds':>8} {'layouts/s':>12}")
+    for model, device, batch, sequence, sizes in CASES:
+        for devices in sizes:
+            problem = problem_of(model, device, devices, batch, sequence)
+            for name, opened in (("usual", SearchSpec()), ("all open", everything)):
+                if name == "all open" and devices not in (4096, 16384):
+                    continue
+                row = {"model": model, "devices": devices, "space": name, **whole_search(problem, opened)}
+                rows.append(row)
+                print(
+                    f"{model:12} {devices:8,} {name:8} {row['candidates']:12,} {row['fitting']:12,} {row['seconds']:8.2f}"
+                    f" {row['per_second']:12,.0f}",
+                    flush=True,
+                )
+    models = {}
+    for model, device, batch, sequence, _ in CASES:
+        problem = problem_of(model, device, 4096, batch, sequence)
+        models[model] = {
+            "memory_and_time_per_second": models_alone(problem),
+            "one_by_one_per_second": one_by_one(problem),
+        }
+        print(
+            f"{model}: memory and time models {models[model]['memory_and_time_per_second']:,.0f} layouts/s in blocks,"
+            f" {models[model]['one_by_one_per_second']:,.0f} one by one"
+        )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of all searches: {peak:,.0f} MiB")
+    for name, rate in PEERS.items():
+        print(f"recorded peer: {name}: {rate:,} layouts/s")
+    if given.json:
+        Path(given.json).write_text(json.dumps({"searches": rows, "models": models, "peak_mib": peak}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
