@@ -57,7 +57,8 @@ def main() -> None:
     given = parser.parse_args()
     cases = [case for case in json.loads(CASES.read_text())["cases"] if given.only in case["name"]]
     print(
-        f"{'instance':30} {'status':9} {'makespan':>9} {'bound':>9} {'gap':>7} {'s':>6} {'predecessor':>12} {'best known':>11}"
+        f"{'instance':30} {'status':9} {'makespan':>9} {'bound':>9} {'gap':>7} {'s':>6}"
+        f" {'predecessor':>12} {'best known':>11}"
     )
     rows = []
     for case in cases:
@@ -73,7 +74,8 @@ def main() -> None:
     gaps = [row["gap"] for row in rows]
     worst = max(row["over_best_known"] for row in rows)
     print(
-        f"gap: median {statistics.median(gaps):.2%}, largest {max(gaps):.2%}; makespan over the best known: at most {worst:+.2%}"
+        f"gap: median {statistics.median(gaps):.2%}, largest {max(gaps):.2%};"
+        f" makespan over the best known: at most {worst:+.2%}"
     )
     if given.json:
         Path(given.json).write_text(json.dumps(rows, indent=1) + "\n")

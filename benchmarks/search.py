@@ -91,7 +91,8 @@ def main() -> None:
                 row = {"model": model, "devices": devices, "space": name, **whole_search(problem, opened)}
                 rows.append(row)
                 print(
-                    f"{model:12} {devices:8,} {name:8} {row['candidates']:12,} {row['fitting']:12,} {row['seconds']:8.2f}"
+                    f"{model:12} {devices:8,} {name:8} {row['candidates']:12,} {row['fitting']:12,}"
+                    f" {row['seconds']:8.2f}"
                     f" {row['per_second']:12,.0f}",
                     flush=True,
                 )

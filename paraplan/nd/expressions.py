@@ -12,13 +12,19 @@ from paraplan.errors import InputError
 from paraplan.layouts import IntArray
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, NAMES
 
+
+def _divisor(value: Any) -> Any:
+    """Zero as NaN, that compares false with everything (NumPy's integer remainder by zero is zero)."""
+    return np.where(np.equal(value, 0), np.nan, value)
+
+
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
-    ast.Div: np.true_divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.mod,
+    ast.Div: lambda a, b: np.true_divide(a, _divisor(b)),
+    ast.FloorDiv: lambda a, b: np.floor_divide(a, _divisor(b)),
+    ast.Mod: lambda a, b: np.mod(a, _divisor(b)),
 }
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: np.equal,
