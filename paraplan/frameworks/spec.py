@@ -52,6 +52,8 @@ class FrameworkSpec:
     sequence_parallel: bool = True
     """Whether tp > 1 turns on sequence parallelism unless told otherwise."""
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    recompute_per_chunk: bool = False
+    """Whether every chunk may recompute another number of layers, with all levels (MindFormers' lists)."""
     uneven_stages: bool = True
     """Whether stages may hold different numbers of layers."""
     source: str = ""

@@ -27,6 +27,10 @@ def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None)
     times = performance.layer_times(problem, layout)
     row = layout.row(0)
     growth = costs.dynamic_factor
+    own = RECOMPUTE[row["recompute"]]
+    allowed = set(RECOMPUTE)
+    if not problem.framework.recompute_per_chunk:
+        allowed = {own} if row["recompute_layers"] < 0 else {own, "none"}
     counts = {
         "embedding": 1,
         "dense": sum(group.count for group in problem.model.groups if group.kind == "dense"),
@@ -41,7 +45,7 @@ def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None)
         role = {"embedding": "HEAD", "mtp": "TAIL", "head": "TAIL"}.get(kind, "BODY")
         strategies = {}
         for r, name in enumerate(RECOMPUTE):
-            if role != "BODY" and name != "none":
+            if (role != "BODY" and name != "none") or (role == "BODY" and name not in allowed):
                 continue
             strategies[name] = Strategy(
                 float(costs.activation_NKR[0, k, r]) * growth / MIB,

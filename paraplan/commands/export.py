@@ -1,0 +1,28 @@
+"""``paraplan export``: a plan as a framework's launch configuration."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from paraplan.commands.arguments import Parser, positive
+from paraplan.documents import read_mapping, write_whole
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="plan.json of a planned configuration")
+    parser.add_argument(
+        "--to", required=True, metavar="FRAMEWORK", help="megatron, mindspeed, mindformers, hyperparallel, torchtitan"
+    )
+    parser.add_argument("--rank", type=positive, default=1, help="which plan (1)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write here instead of standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from paraplan.formats.export import export, launch_of
+
+    text = export(launch_of(read_mapping(Path(arguments.plan)), arguments.rank, arguments.plan), arguments.to)
+    if arguments.output:
+        write_whole(Path(arguments.output), text)
+    else:
+        sys.stdout.write(text)
+    return 0

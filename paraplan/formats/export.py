@@ -1,0 +1,245 @@
+"""A plan as the launch configuration of a training framework, by the framework's own rules."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from paraplan.errors import InputError
+from paraplan.ppb.lists import write_lists
+
+Grid = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What an export needs of a plan."""
+
+    parallel: Mapping[str, Any]
+    training: Mapping[str, Any]
+    layers: Grid
+    """``[vpp][pp]``."""
+    recompute: Mapping[str, Grid]
+    schedule: str
+    mtp: int
+    """Multi-token-prediction layers."""
+
+    @property
+    def total(self) -> int:
+        return sum(map(sum, self.layers))
+
+
+def launch_of(document: Mapping[str, Any], rank: int, where: str) -> Launch:
+    """The parts of a ``plan.json`` that matter.
+
+    Raises:
+        InputError: not a plan, or no plan of that rank.
+    """
+    plans = document.get("plans")
+    if not isinstance(plans, list) or not all(isinstance(plan, Mapping) for plan in plans):
+        raise InputError(f"{where}: plans: missing, the plan.json of a planned configuration is needed")
+    if not 1 <= rank <= len(plans):
+        raise InputError(f"{where}: --rank: {rank} found, 1 to {len(plans)} is allowed")
+    plan = plans[rank - 1]
+    try:
+        pipeline, training = plan["pipeline"], document["training"]
+        described = pipeline.get("problem", {}).get("layers", {}).get("layers_description", [])
+        mtp = sum(int(layer["nb_layer"]) for layer in described if layer["name"] == "mtp")
+        launch = Launch(
+            plan["parallel"],
+            training,
+            [[int(x) for x in row] for row in pipeline["layers"]],
+            {str(name): [[int(x) for x in row] for row in table] for name, table in pipeline["recompute"].items()},
+            str(pipeline["schedule"]),
+            mtp,
+        )
+        for key in ("dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs", "mb", "sp", "zero_stage", "recompute"):
+            launch.parallel[key]
+        training["global_batch"], training["sequence_length"], training["precision"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: plans[{rank - 1}]: not a plan of ours ({error!r})") from None
+    return launch
+
+
+def export(launch: Launch, framework: str) -> str:
+    """The text of the configuration.
+
+    Raises:
+        InputError: an unknown framework, or something that it cannot express.
+    """
+    writer = _WRITERS.get(framework)
+    if writer is None:
+        raise InputError(f"--to: {framework!r} found, one of {', '.join(_WRITERS)} is allowed")
+    return writer(launch)
+
+
+def pipeline_layout(launch: Launch) -> str:
+    """Megatron's ``--pipeline-model-parallel-layout``: stages in model order, E embedding, t layer, m MTP, L loss."""
+    flat = ["t" * count for row in launch.layers for count in row]
+    flat[0] = "E" + flat[0]
+    flat[-1] = flat[-1] + "m" * launch.mtp + "L"
+    return "|".join(flat)
+
+
+def _even(launch: Launch) -> bool:
+    return len({count for row in launch.layers for count in row}) == 1
+
+
+def _megatron(launch: Launch) -> str:
+    """Flags of Megatron Core, one a line."""
+    row, training = launch.parallel, launch.training
+    if launch.schedule not in ("1f1b", "interleaved"):
+        raise InputError(f"schedule {launch.schedule}: Megatron-LM runs 1f1b and interleaved")
+    flags = [
+        f"--tensor-model-parallel-size {row['tp']}",
+        f"--pipeline-model-parallel-size {row['pp']}",
+        f"--context-parallel-size {row['cp']}",
+        f"--micro-batch-size {row['mbs']}",
+        f"--global-batch-size {training['global_batch']}",
+        f"--seq-length {training['sequence_length']}",
+    ]
+    flags += ["--sequence-parallel"] if row["sp"] else []
+    if row["ep"] > 1:
+        flags += [f"--expert-model-parallel-size {row['ep']}", f"--expert-tensor-parallel-size {row['etp']}"]
+    if row["pp"] > 1 and (not _even(launch) or launch.mtp):
+        flags.append(f"--pipeline-model-parallel-layout '{pipeline_layout(launch)}'")
+    elif row["vpp"] > 1:
+        flags.append(f"--num-layers-per-virtual-pipeline-stage {launch.layers[0][0]}")
+    if row["zero_stage"] == 1:
+        flags += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
+    elif row["zero_stage"] > 1:
+        strategy = {2: "optim_grads", 3: "optim_grads_params"}[row["zero_stage"]]
+        flags += ["--use-distributed-optimizer", "--use-megatron-fsdp", f"--data-parallel-sharding-strategy {strategy}"]
+    flags += _megatron_recompute(launch)
+    precision = str(training["precision"])
+    flags.append("--fp16" if precision == "fp16" else "--bf16")
+    if precision.startswith(("fp8", "mxfp8")):
+        flags.append("--fp8-format hybrid")
+    return "\n".join(flags) + "\n"
+
+
+def _megatron_recompute(launch: Launch) -> list[str]:
+    used = {name for name, table in launch.recompute.items() if any(map(any, table))}
+    if used <= {"none"}:
+        return []
+    if used == {"select"}:
+        return ["--recompute-activations"]
+    if used == {"full"}:
+        return ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
+    if used == {"none", "full"}:
+        counts = {count for row in launch.recompute["full"] for count in row}
+        if len(counts) == 1:
+            return [
+                "--recompute-granularity full",
+                "--recompute-method block",
+                f"--recompute-num-layers {counts.pop()}",
+            ]
+    raise InputError(
+        f"recompute {', '.join(sorted(used))} differs between stages: Megatron-LM has one setting for all;"
+        " plan with framework: megatron, or export to mindformers"
+    )
+
+
+def _mindspeed(launch: Launch) -> str:
+    """MindSpeed-LLM takes Megatron's flags."""
+    return _megatron(launch) + "--use-flash-attn\n"
+
+
+def _mindformers(launch: Launch) -> str:
+    """The sections of a MindFormers YAML that hold the plan."""
+    row = launch.parallel
+    chunks, stages = len(launch.layers), len(launch.layers[0])
+    share = launch.total // (chunks * stages)
+    offset = [[count - share for count in counts] for counts in launch.layers]
+    lists = write_lists({name: tuple(map(tuple, table)) for name, table in launch.recompute.items()})
+    scheduler = {
+        "1f1b": "1f1b",
+        "interleaved": "1f1b",
+        "interleaved-less-memory": "1f1b",
+        "gpipe": "gpipe",
+        "seq1f1b": "seqpipe",
+        "zb-v": "zero_bubble_v",
+    }.get(launch.schedule)
+    if scheduler is None:
+        raise InputError(f"schedule {launch.schedule}: MindFormers runs gpipe, 1f1b, seqpipe and zero_bubble_v")
+    flat = chunks == 1
+    document = {
+        "runner_config": {"batch_size": row["mbs"]},
+        "parallel": {
+            "enable_parallel_optimizer": bool(row["zero_stage"]),
+            "parallel_optimizer_config": {"optimizer_weight_shard_size": row.get("op", -1)},
+            "pipeline_config": {"pipeline_interleave": chunks > 1, "pipeline_scheduler": scheduler},
+        },
+        "parallel_config": {
+            "data_parallel": row["dp"],
+            "model_parallel": row["tp"],
+            "context_parallel": row["cp"],
+            "expert_parallel": row["ep"],
+            "pipeline_stage": row["pp"],
+            "use_seq_parallel": bool(row["sp"]),
+            "micro_batch_num": row["mb"],
+        },
+        "recompute_config": {name: table[0] if flat else table for name, table in lists.items()},
+        "model": {"model_config": {"offset": offset[0] if flat else offset, "pp_interleave_num": chunks}},
+    }
+    if launch.schedule == "interleaved-less-memory":
+        document["parallel"]["pipeline_config"]["pipeline_less_memory"] = True  # type: ignore[index]
+    return yaml.safe_dump(document, default_flow_style=None, sort_keys=False)
+
+
+def _torchtitan(launch: Launch) -> str:
+    """The sections of a TorchTitan job TOML that hold the plan."""
+    row, training = launch.parallel, launch.training
+    schedules = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-v": "ZBVZeroBubble"}
+    if launch.schedule not in schedules:
+        raise InputError(f"schedule {launch.schedule}: TorchTitan runs {', '.join(schedules)}")
+    used = {name for name, table in launch.recompute.items() if any(map(any, table))} - {"none"}
+    if used - {"full", "select"} or len(used) > 1:
+        raise InputError(f"recompute {', '.join(sorted(used))}: TorchTitan has none, selective or full for all layers")
+    mode = {"full": "full", "select": "selective"}[used.pop()] if used else "none"
+    shard = row["dp"] if row["zero_stage"] == 3 else 1
+    shard = min(shard, row.get("op", shard)) if row["zero_stage"] == 3 else 1
+    lines = [
+        "[training]",
+        f"local_batch_size = {row['mbs'] * row['mb']}",
+        f"global_batch_size = {training['global_batch']}",
+        f"seq_len = {training['sequence_length']}",
+        "",
+        "[parallelism]",
+        f"data_parallel_replicate_degree = {row['dp'] // shard}",
+        f"data_parallel_shard_degree = {shard}",
+        f"tensor_parallel_degree = {row['tp']}",
+        f"context_parallel_degree = {row['cp']}",
+        f"expert_parallel_degree = {row['ep']}",
+        f"pipeline_parallel_degree = {row['pp']}",
+    ]
+    if row["pp"] > 1:
+        lines += [
+            f'pipeline_parallel_schedule = "{schedules[launch.schedule]}"',
+            f"pipeline_parallel_microbatch_size = {row['mbs']}",
+            f"module_fqns_per_model_part = {_modules(launch)}",
+        ]
+    lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
+    return "\n".join(lines) + "\n"
+
+
+def _modules(launch: Launch) -> str:
+    """Modules of every chunk in model order."""
+    parts, first = [], 0
+    flat = [count for row in launch.layers for count in row]
+    for i, count in enumerate(flat):
+        names = [f"layers.{k}" for k in range(first, first + count)]
+        first += count
+        names = (["tok_embeddings"] if i == 0 else []) + names + (["norm", "output"] if i == len(flat) - 1 else [])
+        parts.append("[" + ", ".join(f'"{name}"' for name in names) + "]")
+    return "[" + ", ".join(parts) + "]"
+
+
+_WRITERS: Mapping[str, Callable[[Launch], str]] = {
+    "megatron": _megatron,
+    "mindspeed": _mindspeed,
+    "mindformers": _mindformers,
+    "hyperparallel": _mindformers,
+    "torchtitan": _torchtitan,
+}
