@@ -184,7 +184,7 @@ def _mindformers(launch: Launch) -> str:
         "model": {"model_config": {"offset": offset[0] if flat else offset, "pp_interleave_num": chunks}},
     }
     if launch.schedule == "interleaved-less-memory":
-        document["parallel"]["pipeline_config"]["pipeline_less_memory"] = True  # type: ignore[index]
+        document["parallel"]["pipeline_config"]["pipeline_less_memory"] = True
     return yaml.safe_dump(document, default_flow_style=None, sort_keys=False)
 
 

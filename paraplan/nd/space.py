@@ -213,10 +213,9 @@ DEPENDENT: Mapping[str, Callable[[Problem, Mapping[str, IntArray]], list[IntArra
 
 def _recompute(problem: Problem) -> tuple[int, ...]:
     """The levels that a framework's launch options can express."""
-    lists = problem.framework.name in ("mindformers", "hyperparallel")
-    return (
-        tuple(range(len(RECOMPUTE))) if lists else tuple(RECOMPUTE.index(name) for name in ("none", "select", "full"))
-    )
+    if problem.framework.recompute_per_chunk:
+        return tuple(range(len(RECOMPUTE)))
+    return tuple(RECOMPUTE.index(name) for name in ("none", "select", "full"))
 
 
 AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {

@@ -9,7 +9,7 @@ from paraplan.formats.export import Launch, export, launch_of, pipeline_layout
 
 def launch(layers: list[list[int]], recompute: dict[str, list[list[int]]] | None = None, **parallel: object) -> Launch:
     row = {
-        "dp": 4, "tp": 8, "cp": 1, "ep": 1, "etp": 8, "pp": len(layers[0]), "vpp": len(layers), "mbs": 1, "mb": 8, "sp": 1,
+        "dp": 4, "tp": 8, "cp": 1, "ep": 1, "etp": 8, "pp": len(layers[0]), "vpp": len(layers), "mbs": 1, "mb": 8, "sp": 1,  # noqa: E501
         "zero_stage": 1, "op": 4, "recompute": "none", **parallel,
     }  # fmt: skip
     training = {"global_batch": 32, "sequence_length": 4096, "precision": "bf16"}
