@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from paraplan.syntax import parse
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("paraplan", "tasks")
 LIBRARIES = ("highspy", "numpy", "pulp")
@@ -53,7 +55,7 @@ def _file(module: str) -> Path:
 
 @cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return parse(path.read_text(encoding="utf-8"), "exec")
 
 
 @cache
@@ -69,7 +71,7 @@ def _imports(path: Path) -> tuple[str, ...]:
 
 @cache
 def _code_of(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _tree(path)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             # A docstring is an expression statement; so is the text under a field.

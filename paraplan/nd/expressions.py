@@ -11,6 +11,7 @@ import numpy.typing as npt
 from paraplan.errors import InputError
 from paraplan.layouts import IntArray
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, NAMES
+from paraplan.syntax import parse
 
 
 def _divisor(value: Any) -> Any:
@@ -62,7 +63,7 @@ def parse_expression(text: str, where: str = "constraints") -> Expression:
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise InputError(f"{where}: {str(text)[:60]!r} found, an expression such as 'tp * cp <= 8' is needed")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parse(text.strip(), "eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"{where}: {text!r} found, an expression such as 'tp * cp <= 8' is needed") from None
     names: set[str] = set()
