@@ -186,6 +186,10 @@ def _at(name: str, stages: int, place: int, operation: int) -> tuple[int, int, i
     return (stages - 1 - s if name in V_SHAPED and chunk == 1 else s, operation, chunk)
 
 
+NAMED_BLOCKS = 5
+"""Blocks of a circle that an error names."""
+
+
 def _topological(
     name: str, flat: list[tuple[int, Block]], before: list[int], sources: list[int], meets: list[tuple[int, int]]
 ) -> list[int]:
@@ -207,7 +211,10 @@ def _topological(
                 ready.append(follower)
     if len(sequence) < len(flat):
         stuck = next(i for i, count in enumerate(waiting) if count > 0)
-        raise InputError(f"schedule {name}: deadlock: {' waits for '.join(_circle(stuck, waiting, needs, flat))}")
+        circle = _circle(stuck, waiting, needs, flat)
+        told = [*circle[:NAMED_BLOCKS], f"{len(circle) - NAMED_BLOCKS} more"] if len(circle) > NAMED_BLOCKS else circle
+        advice = "; a multiple of the stages as micro-batches runs" if name.startswith("interleaved") else ""
+        raise InputError(f"schedule {name}: deadlock: {' waits for '.join(told)}{advice}")
     return sequence
 
 
