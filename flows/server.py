@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 """A first start creates the database, which takes about ten seconds on a quiet machine."""
 
+QUIET_SECONDS = 0.6
+"""Between two looks at what the server has recorded."""
+
 SETTLE_SECONDS = 30.0
 
 
@@ -157,12 +160,15 @@ def wait_until_recorded(flow_run_id: UUID) -> bool:
 
     this_run = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     deadline = time.monotonic() + SETTLE_SECONDS
+    before = -1
     with get_client(sync_client=True) as client:
         while time.monotonic() < deadline:
             states: list[State[Any] | None] = []
             while page := client.read_task_runs(flow_run_filter=this_run, limit=200, offset=len(states)):
                 states += [run.state for run in page]
-            if all(state is not None and state.is_final() for state in states):
+            # A task run whose first event is still under way is not listed at all: two equal lists in a row are needed.
+            if len(states) == before and all(state is not None and state.is_final() for state in states):
                 return True
-            time.sleep(0.2)
+            before = len(states)
+            time.sleep(QUIET_SECONDS)
     return False
