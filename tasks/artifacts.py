@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from prefect.artifacts import Artifact
+from prefect.artifacts import MarkdownArtifact
 
 LARGEST_PICTURE = 700_000
 """Bytes. An artifact above 1.5 MB is stored, but Prefect drops the event that announces it."""
@@ -23,9 +23,8 @@ def publish(key: str, description: str, markdown: str, task_run_id: UUID | None 
         markdown: The text.
         task_run_id: The step it belongs to; None for the flow run itself.
     """
-    Artifact(type="markdown", key=_key(key), description=description, data=markdown, task_run_id=task_run_id).create(
-        _sync=True
-    )  # type: ignore[call-arg]
+    one = MarkdownArtifact(key=_key(key), description=description, markdown=markdown, task_run_id=task_run_id)
+    one.create(_sync=True)  # type: ignore[call-arg]
 
 
 def picture(title: str, content: bytes, kind: str) -> str:

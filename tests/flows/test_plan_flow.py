@@ -60,7 +60,9 @@ def test_plan_computes_once_and_then_only_what_changed(small_plan: Path, tmp_pat
     assert {name for _, name in states(second)} == {"Cached"}
     assert files(tmp_path / "out") == written
     assert artifacts(second) == artifacts(first)
-    assert "small-report" in artifacts(second)
+    # Markdown as such, with real line breaks.
+    assert artifacts(second)["small-report"].startswith("# llama3-8b")
+    assert "\n| rank | layout" in artifacts(second)["small-report"]
     assert "data:image/png;base64," in artifacts(second)["small-report"]
     assert "data:image/svg+xml;base64," in artifacts(second)["small-timeline-1"]
 
