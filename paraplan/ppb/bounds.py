@@ -197,7 +197,8 @@ def _stage_steps(
             value = own.with_layers(s, float(k), highspy.kHighsInf, incumbent)
             if value >= incumbent:
                 break
-            stage_steps.append((value, k))
+            # Rough solves may stop below the relaxation's own bound.
+            stage_steps.append((max(value, root.bound), k))
             k += 1
         steps.append(stage_steps)
     return steps
