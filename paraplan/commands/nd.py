@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
         "-mppb",
         "--manual-ppb",
         action="store_true",
-        help="take offset and recompute from the config's balance section: keep its recompute fixed",
+        help="take the offset from the config's balance section",
     )
     parser.add_argument("-c", "--recalibration", metavar="FILE", help="JSON with one ratio per time component")
     parser.add_argument("-s", "--search", metavar="FILE", help="YAML with another search section")
@@ -180,10 +180,8 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
         candidates = _varied(arguments.dimensions, candidates)
     if arguments.swap_os:
         candidates["swap_os"] = (1,)
-    if arguments.manual_ppb and config.balance.recompute is None and config.balance.offset is None:
-        raise InputError(
-            f"{config.path}: -mppb: balance.offset and balance.recompute are missing, their lists are needed"
-        )
+    if arguments.manual_ppb and config.balance.offset is None:
+        raise InputError(f"{config.path}: -mppb: balance.offset is missing, the layers of every chunk are needed")
     search: SearchSpec = replace(config.search, candidates=MappingProxyType(candidates))
     return replace(config, search=search)
 

@@ -27,8 +27,6 @@ class BalanceSpec:
     """Every chunk gets the even share (for frameworks that cannot place uneven layers)."""
     offset: tuple[tuple[int, ...], ...] | None = None
     """Fixes the layers of every chunk, ``[vpp][pp]``; only strategies are searched."""
-    recompute: dict[str, tuple[tuple[int, ...], ...]] | None = None
-    """Fixes how many layers of every chunk use each strategy, ``[vpp][pp]``; only where the rest go is searched."""
     format: Format = "mindformers"
     """Whose lists the answer must be expressible in: MindFormers cannot mix select and comm on one chunk."""
     seed: int = 0

@@ -40,8 +40,6 @@ class BalanceProblem:
     """Stages exchange in batches and wait for each other."""
     splits: int = 1
     spec: BalanceSpec = field(default_factory=BalanceSpec)
-    pins: tuple[tuple[str, int, int], ...] = ()
-    """(layer, place, least number of its layers there)."""
 
     @cached_property
     def graph(self) -> PipelineGraph:
