@@ -1,6 +1,6 @@
 """Step 2: every layout that satisfies the frameworks' rules."""
 
-from paraplan.errors import NoAnswerError
+from paraplan.errors import InputError
 from paraplan.nd import SearchSpec, enumerate_space, nothing_legal
 from paraplan.problem import Problem
 from tasks.caching import Result, step
@@ -13,7 +13,7 @@ def enumerate_layouts(problem: Problem, search: SearchSpec) -> Result:
     """List the valid layouts and count what each rule removed."""
     space = enumerate_space(problem, search)
     if not len(space.layouts):
-        raise NoAnswerError(nothing_legal(space.removed))
+        raise InputError(nothing_legal(problem, search, space.removed))
     step_logger(__name__).info("%d layouts satisfy every rule", len(space.layouts))
     return {
         "candidates": len(space.layouts),

@@ -219,14 +219,14 @@ def candidates_csv(ranked: list[dict[str, Any]]) -> str:
 
 
 def _explain(arguments: argparse.Namespace, config: PlanConfig) -> int:
-    from paraplan.errors import NoAnswerError
+    from paraplan.errors import ParaplanError
     from paraplan.nd.explain import explain
     from paraplan.nd.search import search
 
     given = settings([arguments.explain], "--explain")
     try:
         winner = search(config.problem, config.search, None, 1).ranked
-    except NoAnswerError:
+    except ParaplanError:
         winner = None
     found = explain(config.problem, config.search, given, winner)
     if arguments.json:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from paraplan import memory, performance
-from paraplan.errors import NoAnswerError
+from paraplan.errors import InputError, NoAnswerError
 from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, Layouts
 from paraplan.memory import MemoryTable
 from paraplan.nd.ranking import Array, Ranked, TopLayouts
+from paraplan.nd.rules import rules
 from paraplan.nd.search_spec import SearchSpec
 from paraplan.nd.space import blocks_of
 from paraplan.performance import TimeTable
@@ -88,7 +89,8 @@ def search(
     """Find the fastest layouts that fit.
 
     Raises:
-        NoAnswerError: no layout is legal, or none fits; says what is in the way and what would help.
+        InputError: no layout is legal; says which rules are in the way.
+        NoAnswerError: none fits; says by how much and what would help.
     """
     asked = search_spec.top if top is None else top
     best = TopLayouts(problem.cluster.device.devices_per_node, asked)
@@ -127,7 +129,7 @@ def search(
         stopped = True
     seconds["total"] = time.perf_counter() - began
     if not candidates:
-        raise NoAnswerError(nothing_legal(removed))
+        raise InputError(nothing_legal(problem, search_spec, removed))
     if not fitting:
         assert closest.layout is not None, "a candidate was seen"
         raise NoAnswerError(nothing_fits(problem, search_spec, closest.layout, closest.peak, candidates))
@@ -156,7 +158,7 @@ def filter_memory(problem: Problem, layouts: Layouts, search_spec: SearchSpec) -
         NoAnswerError: none fits.
     """
     if not len(layouts):
-        raise NoAnswerError("no layout satisfies every rule; see the counts of what each rule removed")
+        raise InputError("no layout satisfies every rule; see the counts of what each rule removed")
     kept, peaks = [], []
     least, closest = np.inf, 0
     for start in range(0, len(layouts), BLOCK):
@@ -201,11 +203,13 @@ class _Closest:
             self.layout, self.peak = layouts.take(np.array([i])), float(peak_N[i])
 
 
-def nothing_legal(removed: dict[str, int]) -> str:
-    """Which rules left nothing, those that removed most first."""
+def nothing_legal(problem: Problem, search_spec: SearchSpec, removed: dict[str, int]) -> str:
+    """Which rules left nothing, those that removed most first, and why the first of them is there."""
     counts = sorted(((count, name) for name, count in removed.items() if count), reverse=True)
     blame = "; ".join(f"{name!r} removed {count:,}" for count, name in counts[:3])
-    return f"no layout satisfies every rule: {blame or 'no degrees divide the devices'}"
+    reasons = {rule.name: rule.reason for rule in rules(problem, search_spec)}
+    needed = f"; needed: {reasons[counts[0][1]]}" if counts and counts[0][1] in reasons else ""
+    return f"no layout satisfies every rule: {blame or 'no degrees divide the devices'}{needed}"
 
 
 def nothing_fits(problem: Problem, search_spec: SearchSpec, layout: Layouts, peak: float, candidates: int) -> str:

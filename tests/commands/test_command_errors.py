@@ -79,13 +79,12 @@ def test_unsupported_model_names_what_is(capsys: pytest.CaptureFixture[str], tmp
     assert "'rwkv' is not supported; supported are bloom" in refused(capsys, "nd", "-y", str(path))
 
 
-def test_batch_not_divisible_by_anything_tried_is_no_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_batch_not_divisible_by_anything_tried_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("global_batch: 16", "global_batch: 7").replace("tp: auto", "tp: 1, cp: 1"))
-    status, out, err = run(capsys, "nd", "-y", str(path))
-    assert status == 1
-    assert out == ""
+    err = refused(capsys, "nd", "-y", str(path))
     assert "'batch over dp and mbs' removed" in err
+    assert "the global batch 7 is dp·mbs·mb" in err
 
 
 def test_nothing_fits_is_no_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from paraplan.models.parameters import active, embedding, layer, total
 from paraplan.models.readers import read
 
 PUBLISHED_TOTALS = {
-    # Exact element counts of the published checkpoints, in 10^9.
+    # Element counts of the published checkpoints, in 10^9; rounded where the authors give no more digits.
     "llama3-8b": 8.030261248,
     "llama3-70b": 70.553706496,
     "llama3-405b": 405.853388800,
     "llama2-7b": 6.738415616,
     "llama2-13b": 13.015864320,
     "llama2-70b": 68.976648192,
-    "gpt3-175b": 174.6,
+    "gpt3-175b": 175.0,
     "qwen2.5-72b": 72.706203648,
     "qwen3-235b-a22b": 235.093634560,
     "qwen3-30b-a3b": 30.532122624,
@@ -29,18 +29,18 @@ PUBLISHED_TOTALS = {
     "bloom-176b": 176.247271424,
     "gemma-2b": 2.506172416,
     "gemma-7b": 8.537680896,
-    "kimi-k2": 1026.4,
+    "deepseek-v2-lite": 15.7,
 }
 
 PUBLISHED_ACTIVE = {
-    # Model cards; OpenAI's leaves out the embedding, DeepSeek's and Qwen's are rounded to half a unit of the last digit.  # noqa: E501
-    "mixtral-8x7b": (12.88, 0.005),
-    "mixtral-8x22b": (39.15, 0.005),
-    "qwen3-235b-a22b": (22.19, 0.005),
-    "qwen3-30b-a3b": (3.353, 0.005),
-    "deepseek-v3": (37.55, 0.005),
-    "deepseek-v2": (21.38, 0.005),
-    "qwen2-57b-a14b": (14.25, 0.005),
+    # Model cards, as many digits as they give: most are too coarse to test the half per cent.
+    "mixtral-8x7b": "12.9",
+    "mixtral-8x22b": "39",
+    "qwen3-235b-a22b": "22",
+    "qwen3-30b-a3b": "3.3",
+    "deepseek-v3": "37",
+    "deepseek-v2": "21",
+    "qwen2-57b-a14b": "14",
 }
 
 
@@ -51,8 +51,9 @@ def test_total_agrees_with_the_published_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED_ACTIVE))
 def test_active_agrees_with_the_published_count(name: str) -> None:
-    published, tolerance = PUBLISHED_ACTIVE[name]
-    assert active(load_model(name)) / 1e9 == pytest.approx(published, rel=tolerance)
+    published = PUBLISHED_ACTIVE[name]
+    last_digit = 10.0 ** -len(published.partition(".")[2])
+    assert abs(active(load_model(name)) / 1e9 - float(published)) <= last_digit / 2 + 0.005 * float(published)
 
 
 def test_active_without_the_embedding_is_openai_s_figure() -> None:

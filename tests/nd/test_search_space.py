@@ -175,7 +175,7 @@ def test_nothing_fits_says_by_how_much_and_what_would_help() -> None:
     spec = SearchSpec({"recompute": (0,), "zero_stage": (1,)})
     with pytest.raises(NoAnswerError, match=r"none of [\d,]+ layouts fits 80.00 GiB .* GiB too much.*more recompute"):
         search(problem, spec)
-    with pytest.raises(NoAnswerError, match="no layout satisfies every rule: 'batch over dp and mbs'"):
+    with pytest.raises(InputError, match="no layout satisfies every rule: 'batch over dp and mbs'"):
         search(problem_of(devices=8, batch=7), SearchSpec({"dp": (8,)}))
 
 
