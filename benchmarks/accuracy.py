@@ -1,6 +1,9 @@
 """Accuracy: every measured run and every labelled layout, predicted and scored.
 
-python benchmarks/accuracy.py [--json FILE] [--plots DIR]
+python benchmarks/accuracy.py [--json FILE] [--plots DIR] [--left-out]
+
+With --left-out the constants of every device type are also fitted again without one source at a time, from neutral
+starting values, and that source is predicted with them (some ten minutes on two cores).
 """
 
 import argparse
@@ -10,12 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from paraplan import performance
-from paraplan.formats.runs_table import answer, estimate_table, framework_of, read_rows
+from paraplan.clusters.spec import Efficiency
+from paraplan.formats.runs_table import Answer, answer, estimate_table, framework_of, read_rows
+from paraplan.performance.calibration import calibrate
 
 DATA = Path(__file__).parent / "data"
 
@@ -62,6 +69,69 @@ def labels(path: Path) -> dict[str, float]:
     }
 
 
+DEVICE_FAMILIES = (("a100-40gb-sxm", "a100-80gb-sxm"), ("h100-80gb-sxm", "h200-141gb-sxm"), ("b200-180gb-sxm",))
+"""Device types with more than one source, and those that share their constants."""
+
+NEUTRAL = Efficiency(fp8=1.0, matmul=0.65, attention=0.5, attention_flash2=0.35, intra_link=0.7, launch_seconds=6e-6)
+
+
+def predicted_with(found: list[Answer], efficiency: Efficiency) -> np.ndarray:
+    """Step times of answered rows with other constants, in seconds."""
+    times = []
+    for one in found:
+        assert one.problem is not None and one.layout is not None, "every row with a step time is answered"
+        cluster = one.problem.cluster
+        changed = replace(cluster, device=replace(cluster.device, efficiency=efficiency))
+        times.append(performance.step_times(replace(one.problem, cluster=changed), one.layout)[0])
+    return np.array(times)
+
+
+def left_out(rows: list[dict], source: str, devices: tuple[str, ...]) -> tuple[str, str, list[float], list[float]]:
+    """Errors by group of ``source`` predicted with constants that its rows had no part in, and with the catalogue's."""
+    own = [row for row in rows if row["found"].problem.cluster.device.name in devices]
+    fitted_on = [row for row in own if row["source"] != source]
+    sizes = defaultdict(int)
+    for row in fitted_on:
+        sizes[row["group"]] += 1
+    weights = np.array([1 / sizes[row["group"]] for row in fitted_on])
+    answers = [row["found"] for row in fitted_on]
+    measured = np.array([row["measured"] for row in fitted_on])
+    start = replace(NEUTRAL, fp4=fitted_on[0]["found"].problem.cluster.device.efficiency.fp4)
+    constants = calibrate(start, lambda tried: predicted_with(answers, tried), measured, weights).efficiency
+    left = [row for row in own if row["source"] == source]
+    without, with_all = defaultdict(list), defaultdict(list)
+    for row, time in zip(left, predicted_with([row["found"] for row in left], constants), strict=True):
+        without[row["group"]].append(abs(time / row["measured"] - 1))
+        with_all[row["group"]].append(abs(row["error"]))
+    return (
+        devices[0],
+        source,
+        [float(np.mean(v)) for v in without.values()],
+        [float(np.mean(v)) for v in with_all.values()],
+    )
+
+
+def leave_sources_out(rows: list[dict]) -> None:
+    """The table of sources left out."""
+    jobs = []
+    for devices in DEVICE_FAMILIES:
+        own = [row for row in rows if row["found"].problem.cluster.device.name in devices]
+        jobs += [(source, devices) for source in sorted({row["source"] for row in own})]
+    print("\nsource left out: groups, error without it, error with all")
+    every, before = [], []
+    with ProcessPoolExecutor(2) as pool:
+        running = [pool.submit(left_out, rows, source, devices) for source, devices in jobs]
+        for one in running:
+            device, source, without, with_all = one.result()
+            every += without
+            before += with_all
+            print(
+                f"  {device:16} {source:14} {len(without):4} {np.mean(without):7.1%} {np.mean(with_all):7.1%}",
+                flush=True,
+            )
+    print(f"  {'all of these':31} {len(every):4} {np.mean(every):7.1%} {np.mean(before):7.1%}")
+
+
 def plots(rows: list[dict], folder: Path) -> None:
     """Predicted against measured, by device type and by source."""
     from matplotlib.figure import Figure
@@ -96,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Predict the measured runs and score them.")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--plots", metavar="DIR")
+    parser.add_argument("--left-out", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "predicted.csv"
@@ -119,6 +190,7 @@ def main() -> None:
                     "model": row["model"],
                     "device": row["hardware"],
                     "source": row["source_key"],
+                    "group": row["rank_group"] or f"{row['source_key']}|{row['model']}|{row['hardware']}",
                     "framework": framework_of(row).name,
                     "measured": measured,
                     "predicted": time,
@@ -134,6 +206,8 @@ def main() -> None:
         f"\nfits.csv: {fits['right']:.1%} of {fits['labels']} labels right; of {fits['called_fitting']} called fitting"
         f" {fits['out_of_memory']:.1%} ran out of memory"
     )
+    if given.left_out:
+        leave_sources_out(rows)
     if given.plots:
         plots(rows, Path(given.plots))
     if given.json:

@@ -19,6 +19,8 @@ class FrameworkSpec:
     """Bytes of a gradient element on the wire."""
     optimizer_bytes: int = 12
     """Master weight and two moments, bytes a parameter, for Adam."""
+    gathers_per_layer: int = 1
+    """Collectives in which ZeRO-3 gathers one layer: 1 where its unit is a layer (FSDP), else one a weight matrix."""
     overlap_gradient_reduce: float = 0.0
     overlap_parameter_gather: float = 0.0
     overlap_tensor: float = 0.0

@@ -14,17 +14,28 @@ from paraplan.clusters.placement import FloatArray, Placement
 from paraplan.clusters.spec import ClusterSpec
 
 
-def all_gather(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
-    """Seconds to gather ``size`` bytes (the whole result) on every rank of the group; reduce-scatter costs the same."""
-    return _ring_seconds(cluster, group, np.asarray(size, dtype=np.float64)) + _latency(cluster, group)
+def all_gather(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, pieces: npt.ArrayLike = 1.0) -> FloatArray:
+    """Seconds to gather ``size`` bytes (the whole result) on every rank of the group; reduce-scatter costs the same.
+
+    Args:
+        cluster: Whose links.
+        group: Where the ranks lie.
+        size: Bytes in all.
+        pieces: Collectives that move them, each of which waits for a message to go around the ring.
+    """
+    seconds = _ring_seconds(cluster, group, np.asarray(size, dtype=np.float64))
+    return seconds + np.asarray(pieces, dtype=np.float64) * _ring_latency(cluster, group)
 
 
 reduce_scatter = all_gather
 
 
-def all_reduce(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike) -> FloatArray:
-    """Seconds to sum ``size`` bytes over the group: a reduce-scatter and an all-gather, or a tree for small ones."""
-    return 2 * all_gather(cluster, group, size)
+def all_reduce(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, pieces: npt.ArrayLike = 1.0) -> FloatArray:
+    """Seconds to sum ``size`` bytes over the group: around the ring twice, or up and down a tree, whose messages take
+    fewer steps; arguments as in :func:`all_gather`."""
+    seconds = 2 * _ring_seconds(cluster, group, np.asarray(size, dtype=np.float64))
+    latency = np.minimum(2 * _ring_latency(cluster, group), _tree_latency(cluster, group))
+    return seconds + np.asarray(pieces, dtype=np.float64) * latency
 
 
 def all_to_all(cluster: ClusterSpec, group: Placement, size: npt.ArrayLike, copies: int | None = None) -> FloatArray:
@@ -90,11 +101,23 @@ def _ring_seconds(cluster: ClusterSpec, group: Placement, size: FloatArray) -> F
     return seconds
 
 
-def _latency(cluster: ClusterSpec, group: Placement) -> FloatArray:
-    """Steps of a ring inside the block, and of the shorter of ring and tree between blocks."""
+def _ring_latency(cluster: ClusterSpec, group: Placement) -> FloatArray:
+    """A message passes every rank: one hop into each further block of a level, the others over the level inside."""
     _, latencies = _links(cluster)
-    total: FloatArray = (group.inside[0] - 1) * latencies[0]
+    total: FloatArray = np.zeros(group.degree.shape)
+    blocks = group.degree
+    for inside, latency in zip(group.inside, latencies, strict=True):
+        outer = np.ceil(group.degree / inside)
+        total = total + (blocks - outer) * latency
+        blocks = outer
+    return total
+
+
+def _tree_latency(cluster: ClusterSpec, group: Placement) -> FloatArray:
+    """Up and down: along the ranks of a block, and along a binary tree of the blocks (NCCL's trees)."""
+    _, latencies = _links(cluster)
+    total: FloatArray = 2.0 * (group.inside[0] - 1) * latencies[0]
     for i in range(1, len(latencies)):
         blocks = np.ceil(group.inside[i] / group.inside[i - 1])
-        total = total + np.minimum(blocks - 1, 2 * np.log2(np.maximum(blocks, 1))) * latencies[i]
+        total = total + 2 * np.log2(np.maximum(blocks, 1)) * latencies[i]
     return total

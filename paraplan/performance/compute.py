@@ -1,9 +1,8 @@
 """Seconds of kernels on one device: matrix products by shape, attention, memory-bound operators.
 
 A product of ``m x k`` by ``k x n`` is cut in tiles that are dealt over the device's compute units in waves (NVIDIA,
-"Matrix multiplication background user's guide", tile and wave quantisation); libraries split the last wave along k,
-which takes back half of what whole waves would lose. The tile is the best of those that the libraries ship. Each
-tile pays a prologue along k. The result is held against the time its bytes need (roofline).
+"Matrix multiplication background user's guide", tile and wave quantisation). The tile is the best of those that the
+libraries ship. Each tile pays a prologue along k. The result is held against the time its bytes need (roofline).
 """
 
 from dataclasses import dataclass
@@ -23,11 +22,8 @@ SCALING_RATE = {"fp8-rowwise": 0.53}
 """Rate of 8-bit products with a scale for each row and column, whose kernel applies them in its epilogue and promotes
 partial sums, over one scale a tensor (fitted on TorchTitan's paired runs; all other scalings count as one)."""
 
-PROLOGUE_K = 192
-"""Filling and draining a tile's pipeline costs as much as this many elements of k."""
-
-LAST_WAVE = 0.5
-"""Share of the last wave's idle units that splitting along k does not win back."""
+PROLOGUE_K = 100
+"""Filling and draining a tile's pipeline costs as much as this many elements of k (fitted on the A100 rows)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +86,7 @@ class Kernels:
         for rows, columns, rate in TILES:
             tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
             whole = np.ceil(tiles / units) * units
-            area = (LAST_WAVE * whole + (1 - LAST_WAVE) * tiles) * (rows * columns / rate)
-            best = np.minimum(best, area)
+            best = np.minimum(best, whole * (rows * columns / rate))
         element = (1 if self.precision != "nvfp4" else 0.5) if linear and self.low_precision else 2
         moved = (m * k + k * n) * batch * element + m * n * batch * 2
         seconds: Array = (
@@ -121,7 +116,7 @@ class Kernels:
             + self.bytes_seconds((4 if self.fused_accumulation else 12) * k * n * batch),
         )
 
-    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str) -> tuple[Array, Array]:
+    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str, width: int) -> tuple[Array, Array]:
         """Forward and backward seconds of the attention core.
 
         Args:
@@ -130,6 +125,7 @@ class Kernels:
             kernel: ``flash`` or ``flash2``, a tiled kernel (FlashAttention-2, arXiv:2307.08691, section 3: the
                 backward recomputes the scores, 2.5 times the forward's FLOPs); ``unfused``, plain products over the
                 full square with softmax, mask and dropout passing over the scores in memory.
+            width: Of one head.
         """
         flops = np.asarray(flops, dtype=np.float64)
         scores = np.asarray(scores, dtype=np.float64)
@@ -138,8 +134,9 @@ class Kernels:
         launch = efficiency.launch_seconds
         if kernel != "unfused":
             rate = rate * (efficiency.attention if kernel == "flash" else efficiency.attention_flash2)
+            rate = rate * min(1.0, (128 + SOFTMAX_WIDTH) / 128 * width / (width + SOFTMAX_WIDTH))
             return flops / rate + launch, 2.5 * flops / (rate * FLASH_BACKWARD) + 2 * launch
-        products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS)
+        products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS * (1.0 if width % 8 == 0 else HEAD_ODD))
         return (
             products + self.bytes_seconds(17 * scores) + 5 * launch,
             2 * products + self.bytes_seconds(21 * scores) + 6 * launch,
@@ -161,6 +158,14 @@ def _alignment_rate(width: Array) -> Array:
 
 
 ALIGNMENT_RATE = ((1, 0.5), (8, 0.75), (16, 0.85), (32, 0.93), (64, 1.0))
+
+HEAD_ODD = 0.08
+"""Rate of batched products over heads whose width 8 does not divide, which tensor cores cannot read directly (NVIDIA,
+as above), over that of others; fitted on the BigScience rows with heads of 150 and 450."""
+
+SOFTMAX_WIDTH = 32
+"""The softmax of one score takes a tiled kernel as long as this many more elements of a head: heads of 64 reach five
+sixths of the rate of 128 (FlashAttention-2, figures 4 and 5; FlashAttention-3, arXiv:2407.08608, figure 5)."""
 
 FLASH_BACKWARD = 0.8
 """Rate of the flash kernel's backward over its forward's (FlashAttention-2, figures 4 to 6)."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paraplan.clusters.placement import Placement, place
+from paraplan.clusters.placement import place
 from paraplan.combinations import combine
 from paraplan.layer_kinds import front_dense
 from paraplan.layouts import Layouts
@@ -39,6 +39,9 @@ def data_parallel(problem: Problem, layouts: Layouts) -> DataParallel:
     expert_shard = np.where(sharded, np.minimum(shard, expert_copies), 1.0)
     reduce, gather = np.zeros(len(rows)), np.zeros(len(rows))
     framework = problem.framework
+    # Every layer travels by itself: the unit of FSDP, about the size of Megatron-LM's buckets.
+    pieces = np.maximum(problem.model.layers / rows.pp, 1.0)
+    pieces = np.where(rows.zero_stage == 3, framework.gathers_per_layer, 1) * pieces
     for count, degree, over, stride in (
         (dense, copies, shard, rows.tp),
         (expert, expert_copies, expert_shard, rows.ep * rows.etp),
@@ -46,10 +49,11 @@ def data_parallel(problem: Problem, layouts: Layouts) -> DataParallel:
         inner = place(problem.cluster.levels, over, stride)
         outer = place(problem.cluster.levels, degree / over, stride * over)
         gradient_bytes = count * framework.gradient_reduce_bytes
-        whole = np.where(degree > 1, communication.all_reduce(problem.cluster, outer, gradient_bytes / over), 0.0)
-        scattered = _where_shared(over, problem, inner, gradient_bytes)
-        reduce += scattered + np.where(degree > over, whole, 0.0)
-        gather += _where_shared(over, problem, inner, count * 2.0)
+        whole = communication.all_reduce(problem.cluster, outer, gradient_bytes / over, pieces)
+        scattered = communication.reduce_scatter(problem.cluster, inner, gradient_bytes, pieces)
+        reduce += np.where(over > 1, scattered, 0.0) + np.where(degree > over, whole, 0.0)
+        gathered = communication.all_gather(problem.cluster, inner, count * 2.0, pieces)
+        gather += np.where(over > 1, gathered, 0.0)
     # Gradient read, master weight and two moments read and written, 16-bit parameter written.
     moved = (dense / shard + expert / expert_shard) * (
         framework.gradient_bytes + 2 * framework.optimizer_bytes + framework.parameter_bytes
@@ -75,7 +79,3 @@ def stage_parameters(problem: Problem, layouts: Layouts) -> tuple[Array, Array]:
     ends = parameters.embedding(model) / tp
     both = ends + parameters.head(model) / tp
     return dense + np.where(layouts.pp == 1, both, ends), expert
-
-
-def _where_shared(over: Array, problem: Problem, group: Placement, size: Array) -> Array:
-    return np.where(over > 1, communication.all_gather(problem.cluster, group, size), 0.0)

@@ -103,7 +103,7 @@ class _Costing:
         else:
             feed, feed_forward_bytes, feed_tp, expert = self._experts()
         norm_bytes = self.shard_tokens * model.hidden * (8 if training.fused_norm else UNFUSED_NORM_BYTES)
-        residual_bytes = self.shard_tokens * model.hidden * (12 + (10 if not model.gated else 0))
+        residual_bytes = self.shard_tokens * model.hidden * (12 + (2 if model.attention_dropout else 0))
         rotary = 0.0 if model.learned_positions else 4.0
         position_bytes = self.tokens * (self._heads() + self._kv_heads()) * model.head_dim * rotary
         passes = framework.pointwise_passes
@@ -190,7 +190,7 @@ class _Costing:
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.mbs * self._heads() / self.cp
         flops = 2 * pairs * area * (model.head_dim + value_dim)
-        return self.kernels.attention(flops, pairs * sequence**2, self._attention_kernel())
+        return self.kernels.attention(flops, pairs * sequence**2, self._attention_kernel(), model.head_dim)
 
     def _attention_kernel(self) -> str:
         kernel = self.problem.framework.attention_kernel

@@ -22,10 +22,21 @@ def test_constants_that_made_the_runs_are_recovered() -> None:
     truth = replace(Efficiency(), matmul=0.62, memory_bandwidth=0.71, intra_link=0.5)
     found = calibrate(Efficiency(), predict, predict(truth))
     assert found.fitted == ("matmul", "memory_bandwidth", "intra_link")
-    assert set(found.undetermined) == {"attention", "inter_link", "launch_seconds"}
+    assert set(found.undetermined) == {"attention", "attention_flash2", "inter_link", "launch_seconds"}
     for name in found.fitted:
         assert getattr(found.efficiency, name) == pytest.approx(getattr(truth, name), rel=1e-3)
     assert found.after < 1e-3 < found.before
+
+
+def test_one_wild_run_does_not_drag_the_constants() -> None:
+    truth = replace(Efficiency(), matmul=0.62, memory_bandwidth=0.71, intra_link=0.5)
+    measured = predict(truth)
+    measured[3] *= 2.0
+    found = calibrate(Efficiency(), predict, measured)
+    off = np.abs(predict(found.efficiency) / predict(truth) - 1)
+    # Plain least squares puts the other runs off by 7 % in the median and up to 28 %.
+    assert np.median(off) < 0.04
+    assert off.max() < 0.12
 
 
 def test_no_more_constants_than_half_the_runs() -> None:

@@ -23,17 +23,17 @@ from paraplan.training import TrainingSpec
 
 PEAK = 1e14
 
-# One layer, 1024 tokens, FLOPs of m·n·(k + 192) products, times 2, in units of 2·1024·1024:
-# forward   qkv 3·1216 + out 1216 + up 4·1216 + down 4288          = 14,016
-# backward  dX: qkv 3264 + out 1216 + up 4288 + down 4·1216        = 13,632
-#           dW: (3 + 1 + 4 + 4)·1216                               = 14,592
+# One layer, 1024 tokens, FLOPs of m·n·(k + 100) products, times 2, in units of 2·1024·1024:
+# forward   qkv 3·1124 + out 1124 + up 4·1124 + down 4196          = 13,188
+# backward  dX: qkv 3172 + out 1124 + up 4196 + down 4·1124        = 12,988
+#           dW: (3 + 1 + 4 + 4)·1124                               = 13,488
 UNIT = 2 * 1024 * 1024 / PEAK
-FORWARD, BACKWARD = 14_016 * UNIT, (13_632 + 14_592) * UNIT
+FORWARD, BACKWARD = 13_188 * UNIT, (12_988 + 13_488) * UNIT
 # Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs; backward 2.5 times those at 0.8 of the rate.
 CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK
 CORE_BACKWARD = 2.5 / 0.8 * CORE
-# Head: 1024 tokens to 12,800 words: forward 12.5·1216, dX 12,800 + 192, dW 12.5·1216.
-HEAD = (12.5 * 1216 + 12_992 + 12.5 * 1216) * UNIT
+# Head: 1024 tokens to 12,800 words: forward 12.5·1124, dX 12,800 + 100, dW 12.5·1124.
+HEAD = (12.5 * 1124 + 12_900 + 12.5 * 1124) * UNIT
 LAYER = FORWARD + BACKWARD + CORE + CORE_BACKWARD
 
 
@@ -85,9 +85,9 @@ def test_step_when_layers_do_not_divide_takes_them_off_the_head(problem: Problem
     five = replace(problem, model=replace(problem.model, groups=(LayerGroup("dense", 5),), vocab=38_400))
     layouts = Layouts.of([{"mb": 8, "pp": 2}])
     table = performance.estimate(five, layouts)
-    # Three times the words: head = (37.5·1216 + 38,592 + 37.5·1216) units, 2.8 layers. Dealt evenly the last stage
+    # Three times the words: head = (37.5·1124 + 38,500 + 37.5·1124) units, 2.8 layers. Dealt evenly the last stage
     # would take 2 + 2.8 layers; by hand it gets one, and the first stage's four are the slowest.
-    head = (2 * 37.5 * 1216 + 38_592) * UNIT
+    head = (2 * 37.5 * 1124 + 38_500) * UNIT
     assert 1 + head / LAYER < 4 < 2 + head / LAYER
     expected = 8 * 4 * LAYER + (5 * LAYER + head) / 2 + table.components["pp_comm"][0]
     assert table.step_time_N[0] == pytest.approx(expected, rel=1e-9)
@@ -119,12 +119,12 @@ def test_data_parallel_reduction_moves_with_the_number_of_replicas(problem: Prob
     assert shown[2] / shown[1] == pytest.approx((7 / 8) / (1 / 2), rel=1e-9)
 
 
-def test_matmul_when_the_last_wave_is_not_full_pays_half_of_its_idle_units(device: DeviceSpec) -> None:
+def test_matmul_pays_whole_waves_of_the_tile_that_is_fastest_then(device: DeviceSpec) -> None:
     kernels = Kernels(replace(device, sm_count=4), "bf16")
-    # 5 tiles of 256 x 128 on 4 units are two waves, 8 tiles, of which half of the 3 idle ones are paid: 6.5·32,768 =
-    # 212,992. The library takes the faster 10 tiles of 128 x 128: 12 in three waves, 11 paid, at 0.95 of the rate.
+    # On 4 units 5 tiles of 256 x 128 take two waves, 8 · 32,768 = 262,144 elements; 10 of 128 x 128 three, at 0.95 of
+    # the rate, 12 · 16,384 / 0.95 = 206,955; 20 of 128 x 64 fill five at 0.8: 20 · 8,192 / 0.8 = 204,800.
     seconds = kernels.matmul(5 * 256, 808, 128, 1, linear=True)
-    assert float(seconds) == pytest.approx(2 * 11 * 128 * 128 / 0.95 * (808 + 192) / PEAK, rel=1e-9)
+    assert float(seconds) == pytest.approx(2 * 204_800 * (808 + 100) / PEAK, rel=1e-9)
 
 
 def test_linear_when_its_width_fills_no_cache_line_is_slower(device: DeviceSpec) -> None:
@@ -135,8 +135,35 @@ def test_linear_when_its_width_fills_no_cache_line_is_slower(device: DeviceSpec)
 
 def test_attention_without_a_tiled_kernel_is_slower(device: DeviceSpec) -> None:
     kernels = Kernels(replace(device, memory_bandwidth=1e12), "bf16")
-    tiled, plain = (kernels.attention(1e10, 1e7, kernel)[0] for kernel in ("flash", "unfused"))
-    assert plain > tiled
+    tiled, plain, odd = (
+        kernels.attention(1e10, 1e7, kernel, width)[0]
+        for kernel, width in (("flash", 128), ("unfused", 128), ("unfused", 150))
+    )
+    assert tiled < plain
+    # Twice the FLOPs at 0.6 of the rate; 8 does not divide 150, which leaves 0.08 of that.
+    assert odd - plain == pytest.approx(2e10 / (0.6 * PEAK) * (1 / 0.08 - 1), rel=1e-9)
+
+
+def test_attention_of_narrow_heads_pays_its_softmax(device: DeviceSpec) -> None:
+    kernels = Kernels(device, "bf16")
+    narrow, usual, wide = (kernels.attention(1e12, 0, "flash", width)[0] for width in (64, 128, 256))
+    # The softmax of a score costs 32 elements: (64 + 32) / 64 over (128 + 32) / 128.
+    assert narrow / usual == pytest.approx(1.5 / 1.25, rel=1e-9)
+    assert wide == usual
+
+
+def test_ring_passes_every_rank_and_a_tree_every_level(device: DeviceSpec) -> None:
+    a100 = make_cluster(load_device("a100"), 1536)
+    everyone = place(a100.levels, np.array([1536]), np.array([1]))
+    inner, outer = a100.levels[0].latency, a100.levels[1].latency
+    # 192 nodes of 8: a message crosses 191 times between nodes and 7 times inside each.
+    ring = 192 * 7 * inner + 191 * outer
+    assert communication.all_gather(a100, everyone, 0.0)[0] == pytest.approx(ring, rel=1e-9)
+    # Twelve collectives wait twelve times.
+    assert communication.all_gather(a100, everyone, 0.0, 12)[0] == pytest.approx(12 * ring, rel=1e-9)
+    # A reduction of few bytes goes up and down a tree of the nodes instead.
+    tree = 2 * 7 * inner + 2 * np.log2(192) * outer
+    assert communication.all_reduce(a100, everyone, 0.0)[0] == pytest.approx(tree, rel=1e-9)
 
 
 MODELS = ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "deepseek-v3")
