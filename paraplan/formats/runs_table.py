@@ -174,11 +174,7 @@ def read_row(cells: Mapping[str, str]) -> Row:
 
 
 def _without_flash(cells: Mapping[str, str], framework: FrameworkSpec) -> bool:
-    """Whether a run had no tiled attention kernel: said so, on Megatron-DeepSpeed, or published before they came.
-
-    FlashAttention reached training frameworks in the first months of 2023; arXiv identifiers begin with the year and
-    month.
-    """
+    """Whether a run had no tiled attention kernel: said so, on Megatron-DeepSpeed, or published before it was usual."""
     text = _text(cells, "attention", "").lower()
     if text:
         return "unfused" in text or "flash" not in text
@@ -192,6 +188,11 @@ def _published_before(cells: Mapping[str, str], month: int) -> bool:
 
 
 FLASH_SINCE = 2402
+"""Papers before it, by the year and month of their arXiv identifiers, built on releases of Megatron-LM in which tiled
+attention was an option that they would have named (Qi et al., arXiv:2401.10241, among them)."""
+
+FSDP_SINCE = 2304
+"""Before it only DeepSpeed sharded parameters (PyTorch FSDP: Zhao et al., arXiv:2304.11277)."""
 
 ASYNC_TENSOR = 0.3
 """Share of tensor-parallel traffic that asynchronous tensor parallelism hides."""
@@ -283,8 +284,7 @@ def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
     # Only the in-house trainers that this entry describes have the norm's kernel as a switch of the run.
     if _text(cells, "fused_rms_norm", ""):
         return load_framework("eager", hidden)
-    # Before 2023 only DeepSpeed sharded parameters.
-    if _text(cells, "zero_stage", "") == "3" and _published_before(cells, FLASH_SINCE):
+    if _text(cells, "zero_stage", "") == "3" and _published_before(cells, FSDP_SINCE):
         return load_framework("deepspeed")
     return load_framework("mindspeed" if "ascend" in _text(cells, "hardware", "").lower() else "megatron")
 

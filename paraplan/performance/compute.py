@@ -52,9 +52,10 @@ class Kernels:
 
     device: DeviceSpec
     precision: Precision
-    fused_accumulation: bool = True
-    """Whether weight gradients are added to their buffer by the product itself (Megatron-LM, gradient accumulation
-    fusion): 4 bytes an element beyond the product's own; else written, read, and added by another kernel: 12."""
+    accumulation_bytes: float = 4.0
+    """Bytes an element that adding a weight gradient to its buffer moves beyond the product's own: 4 where the product
+    itself adds in fp32 (Megatron-LM, gradient accumulation fusion), else another kernel reads the 16-bit gradient and
+    reads and writes the buffer."""
 
     @property
     def low_precision(self) -> bool:
@@ -101,7 +102,7 @@ class Kernels:
         """A linear layer of ``m`` tokens from ``k`` to ``n`` features; ``wide`` keeps it in 16 bits (router, head).
 
         Below 16 bits each operand is cast once per use (read 2 bytes, write 1 for the rows and 1 for the columns);
-        the weight gradient accumulates into a buffer (:attr:`fused_accumulation`).
+        the weight gradient accumulates into a buffer (:attr:`accumulation_bytes`).
         """
         low = self.low_precision and not wide
         m, k, n, batch = (np.asarray(x, dtype=np.float64) for x in (m, k, n, batch))
@@ -112,8 +113,7 @@ class Kernels:
         return Product(
             slow * self.matmul(m, k, n, batch, not wide) + cast_in,
             slow * self.matmul(m, n, k, batch, not wide) + cast_out,
-            slow * self.matmul(k, m, n, batch, not wide)
-            + self.bytes_seconds((4 if self.fused_accumulation else 12) * k * n * batch),
+            slow * self.matmul(k, m, n, batch, not wide) + self.bytes_seconds(self.accumulation_bytes * k * n * batch),
         )
 
     def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str, width: int) -> tuple[Array, Array]:

@@ -62,7 +62,9 @@ class _Costing:
         self.combinations = combinations
         self.layouts = layouts
         self.kernels = Kernels(
-            problem.cluster.device, problem.training.precision, problem.framework.fused_gradient_accumulation
+            problem.cluster.device,
+            problem.training.precision,
+            4.0 if problem.framework.fused_gradient_accumulation else 2.0 + 2.0 * problem.framework.gradient_bytes,
         )
         self.tp, self.cp, self.ep, self.etp, self.mbs = (
             column.astype(np.float64) for column in (layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs)
