@@ -31,6 +31,8 @@ def combine(*columns: IntArray) -> Combinations:
     code = np.zeros(count, dtype=np.int64)
     radix = 1
     for column in columns:
+        if count and column[0] == column[-1] and bool((column == column[0]).all()):
+            continue
         numbers, size = _numbered(column)
         if radix * size > 2**62:
             code, radix = _numbered_by_sorting(code)

@@ -1,5 +1,7 @@
 """Peak memory of a layout: every stage's states, activations in flight, transient peaks and overhead."""
 
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +65,7 @@ def estimate(problem: Problem, layouts: Layouts) -> MemoryTable:
 
 def peaks(problem: Problem, layouts: Layouts) -> Array:
     """Only :attr:`MemoryTable.peak_N`, in less time."""
-    return _Costs(problem, layouts).heaviest()[0]
+    return _Costs(problem, layouts).peaks()
 
 
 def per_stage(problem: Problem, layout: Layouts) -> StageMemory:
@@ -107,6 +109,10 @@ def _candidates(model: ModelSpec, rows: Layouts) -> list[IntArray]:
     return stages
 
 
+GATHERED_LAYERS = 3
+"""ZeRO-3 holds the layer at work and the next one, and the full gradient of the one behind."""
+
+
 class _Costs:
     """Layer costs gathered for ``N`` layouts, summed up for whichever stage is asked for."""
 
@@ -125,59 +131,91 @@ class _Costs:
 
     def heaviest(self) -> tuple[Array, IntArray]:
         """Peak bytes and the stage that has them."""
-        layouts, model = self.layouts, self.problem.model
-        found = combine(layouts.pp, layouts.vpp)
-        rows, inverse = layouts.take(found.rows_U), found.inverse_N
-        kinds = [kind for kind in ("dense", "moe") if kind in self.states]
-        states = {kind: self.states[kind].total[self.state_rows] for kind in self.states}
-        kept = {kind: self._chosen(self.activations[kind].kept) for kind in self.states}
-        loss = self.activations["head"].transient[0][self.activation_rows]
-        transients = {kind: self._chosen(self.activations[kind].transient) for kind in kinds}
-        transient = transients[kinds[0]] if len(kinds) == 1 else np.maximum(*transients.values())
-        per_chunk = self.in_flight
-        growth = 1 + self.fragmentation
-        base = self.constant + growth * self.buffers()
-        sharded = (layouts.zero_stage == 3).any()
-        tail_states = states["head"]
-        tail_kept = kept["head"]
-        if model.mtp_layers:
-            tail_states = tail_states + model.mtp_layers * states["mtp"]
-            tail_kept = tail_kept + model.mtp_layers * kept["mtp"]
-        peak, heaviest = np.zeros(len(layouts)), np.zeros(len(layouts), dtype=np.int64)
-        for stage_U in _candidates(model, rows):
-            held = on_stage(model, rows, stage_U)
-            counts = {"dense": held.dense, "moe": held.moe}
-            first, last = (stage_U == 0)[inverse], (stage_U == rows.pp - 1)[inverse]
-            stage = stage_U[inverse]
-            static = first * states["embedding"] + last * tail_states
-            activation = first * kept["embedding"] + last * tail_kept
-            for kind in kinds:
-                count = counts[kind].astype(np.float64)[inverse]
-                static += count * states[kind]
-                activation += self._kept_of(kind, count, kept[kind])
-            own = (
-                transient
-                if len(kinds) == 1
-                else np.where(
-                    (held.moe == 0)[inverse],
-                    transients["dense"],
-                    np.where((held.dense == 0)[inverse], transients["moe"], transient),
-                )
-            )
-            activation *= per_chunk.on(stage)
-            activation /= layouts.vpp
-            activation += np.maximum(own, last * loss)
-            total = static + growth * activation
-            if sharded:
-                total += (
-                    growth
-                    * 3
-                    * self._gathered({**counts, "embedding": stage_U == 0, "head": stage_U == rows.pp - 1}, inverse)
-                )
+        peak, heaviest = np.full(len(self.layouts), -np.inf), np.zeros(len(self.layouts), dtype=np.int64)
+        for stage, total in self._candidate_totals():
             heavier = total > peak
-            heaviest = np.where(heavier, stage, heaviest)
+            heaviest[heavier] = stage[heavier]
             np.maximum(peak, total, out=peak)
-        return peak + base, heaviest
+        return peak + self._base(), heaviest
+
+    def peaks(self) -> Array:
+        """Only the peak bytes."""
+        peak = np.full(len(self.layouts), -np.inf)
+        for _, total in self._candidate_totals():
+            np.maximum(peak, total, out=peak)
+        return peak + self._base()
+
+    def _base(self) -> Array:
+        """Bytes on every stage whatever it holds."""
+        return self.constant + (1 + self.fragmentation) * self.buffers()
+
+    def _candidate_totals(self) -> Iterator[tuple[IntArray, Array]]:
+        """Each stage that can be the heaviest, and the bytes it holds beyond the base.
+
+        What a stage holds for good depends on the degrees, what it keeps in flight on the rest: each is summed up once
+        per combination, so that only adding the two runs over all layouts.
+        """
+        layouts = self.layouts
+        holding = combine(self.state_rows, layouts.pp, layouts.vpp)
+        keeping = combine(
+            self.level_rows, layouts.recompute_layers + 1, layouts.pp, layouts.vpp, layouts.schedule, layouts.mb
+        )
+        states = self._of(holding.rows_U)
+        dynamic = self._of(keeping.rows_U)
+        for stage_S, stage_D in zip(
+            _candidates(self.problem.model, states.layouts),
+            _candidates(self.problem.model, dynamic.layouts),
+            strict=True,
+        ):
+            static = states.held_for_good(stage_S)[holding.inverse_N]
+            yield stage_S[holding.inverse_N], static + dynamic.in_use(stage_D)[keeping.inverse_N]
+
+    def _of(self, rows: npt.NDArray[np.intp]) -> "_Costs":
+        """The same costs for some of the rows."""
+        part = copy(self)
+        part.layouts = self.layouts.take(rows)
+        part.state_rows, part.activation_rows = self.state_rows[rows], self.activation_rows[rows]
+        part.level_rows = self.level_rows[rows]
+        part.in_flight = chunks_in_flight(part.layouts)
+        return part
+
+    def held_for_good(self, stage: IntArray) -> Array:
+        """Bytes of parameters, gradients and optimizer on ``stage``, and of the layers that ZeRO-3 gathers."""
+        layouts, model = self.layouts, self.problem.model
+        held = on_stage(model, layouts, stage)
+        first, last = stage == 0, stage == layouts.pp - 1
+        counts = {
+            "embedding": first.astype(np.int64),
+            "dense": held.dense,
+            "moe": held.moe,
+            "mtp": last * model.mtp_layers,
+            "head": last.astype(np.int64),
+        }
+        total = np.zeros(len(layouts))
+        for kind, states in self.states.items():
+            total += counts[kind] * states.total[self.state_rows]
+        if (layouts.zero_stage == 3).any():
+            gathered = {kind: count for kind, count in counts.items() if kind != "mtp"}
+            total += (1 + self.fragmentation) * GATHERED_LAYERS * self._gathered(gathered)
+        return total
+
+    def in_use(self, stage: IntArray) -> Array:
+        """Bytes of activations in flight on ``stage`` and of the backward's own tensors, losses included."""
+        layouts, model = self.layouts, self.problem.model
+        held = on_stage(model, layouts, stage)
+        first, last = stage == 0, stage == layouts.pp - 1
+        ends = {"embedding": first, "head": last, "mtp": last * model.mtp_layers}
+        kept, transient = np.zeros(len(layouts)), last * self.activations["head"].transient[0][self.activation_rows]
+        for kind in self.states:
+            chosen = self._chosen(self.activations[kind].kept)
+            if kind in ends:
+                kept += ends[kind] * chosen
+                continue
+            count = held.dense if kind == "dense" else held.moe
+            kept += self._kept_of(kind, count.astype(np.float64), chosen)
+            own = self._chosen(self.activations[kind].transient)
+            np.maximum(transient, (count > 0) * own, out=transient)
+        return (1 + self.fragmentation) * (kept / layouts.vpp * self.in_flight.on(stage) + transient)
 
     def _chosen(self, levels: tuple[Array, ...]) -> Array:
         """Bytes under each layout's own recompute level."""
@@ -193,12 +231,12 @@ class _Costs:
         recomputing = np.minimum(held, most)
         return np.asarray(recomputing * chosen + (held - recomputing) * plain)
 
-    def _gathered(self, counts: dict[str, npt.NDArray[Any]], inverse: npt.NDArray[np.intp]) -> Array:
+    def _gathered(self, counts: dict[str, npt.NDArray[Any]]) -> Array:
         """The largest layer of a stage that ZeRO-3 gathers."""
         largest = np.zeros(len(self.layouts))
         for kind, count in counts.items():
             if kind in self.states and count.any():
-                np.maximum(largest, (count > 0)[inverse] * self.states[kind].gathered[self.state_rows], out=largest)
+                np.maximum(largest, (count > 0) * self.states[kind].gathered[self.state_rows], out=largest)
         return largest
 
     def components(self, stage: IntArray, held: StageLayers) -> dict[str, Array]:
@@ -229,10 +267,8 @@ class _Costs:
         parts["activations"] = kept / layouts.vpp * self.in_flight.on(stage)
         # The loss's logits are gone before the first layer's backward brings its own tensors.
         parts["transient"] = np.maximum(transient - parts["loss"], 0.0)
-        # ZeRO-3 holds the layer at work and the next one, and the full gradient of the one behind.
-        everywhere = np.arange(len(layouts))
-        gathered_counts = {kind: count for kind, count in counts.items() if kind != "mtp"}
-        parts["buffers"] = 3 * self._gathered(gathered_counts, everywhere) + self.buffers()
+        gathered = {kind: count for kind, count in counts.items() if kind != "mtp"}
+        parts["buffers"] = GATHERED_LAYERS * self._gathered(gathered) + self.buffers()
         dynamic = parts["activations"] + parts["transient"] + parts["loss"] + parts["buffers"]
         parts["overhead"] = self.constant + self.fragmentation * dynamic
         return parts

@@ -193,4 +193,6 @@ def _divides(whole: int, name: str, columns: Columns) -> Mask:
 
 
 def _constraint(expression: Expression, devices: int, columns: Columns) -> Mask:
-    return expression.holds({**columns, "devices": np.full(len(next(iter(columns.values()))), devices)})
+    read = {name: columns[name] for name in expression.names - {"devices"}}
+    count = len(next(iter(read.values()))) if read else 1
+    return expression.holds({**read, "devices": np.full(count, devices)})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from paraplan.errors import InputError
 from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, IntArray, Layouts
@@ -119,50 +120,66 @@ class _Joining:
         return {name: column[product <= devices] for name, column in columns.items()}
 
     def joined(self, columns: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Every legal row that starts with the degrees in ``columns``."""
+        """Every legal row that starts with the degrees in ``columns``; not all dimensions joined where there is none."""
         for dimension, ready, later in self.steps:
-            columns = self._join(columns, dimension)
+            if not len(columns["tp"]):
+                break
+            rows, column = self._choices(columns, dimension)
+            grown = _Grown(columns, rows, dimension, column)
+            legal = np.ones(len(rows), dtype=bool)
             for found in ready:
-                if not len(columns["tp"]):
-                    break
-                keep = found.holds(columns)
-                lost = len(keep) - int(np.count_nonzero(keep))
-                if lost:
-                    self.removed[found.name] += lost * later
-                    columns = {name: column[keep] for name, column in columns.items()}
+                keep = found.holds(grown)
+                self.removed[found.name] += int(np.count_nonzero(legal & ~keep)) * later
+                legal &= keep
+            # Columns are copied once, when it is known which rows stay.
+            rows, column = rows[legal], column[legal]
+            columns = {**{name: old[rows] for name, old in columns.items()}, dimension: column}
         return columns
 
-    def _join(self, columns: dict[str, IntArray], dimension: str) -> dict[str, IntArray]:
+    def _choices(self, columns: dict[str, IntArray], dimension: str) -> tuple[npt.NDArray[np.intp], IntArray]:
+        """The rows of ``columns``, repeated for every value of ``dimension``, and the values."""
         values = self.search.values(dimension)
         dependent = DEPENDENT.get(dimension)
-        if dimension in ("dp", "mb") or (values is None and dependent is not None):
-            choices = DEPENDENT[dimension](self.problem, columns)
-            if values is not None:
-                # dp and mb follow from the others; given values only restrict them.
-                keep = np.isin(choices[0], np.array(values))
-                self.removed[f"{dimension} asked for"] = self.removed.get(f"{dimension} asked for", 0) + int(
-                    (~keep).sum()
-                )
-                columns = {name: column[keep] for name, column in columns.items()}
-                choices = [choices[0][keep]]
-        else:
-            options = values if values is not None else AUTOMATIC[dimension](self.problem)
-            if not options:
-                raise InputError(f"search.{dimension}: an empty list leaves nothing to try")
-            count = len(columns["tp"])
-            choices = [np.full(count, value, dtype=np.int64) for value in options]
-        if len(choices) == 1:
-            return {**columns, dimension: choices[0]}
-        size = len(choices)
-        column = np.stack(choices, axis=1)
-        # A choice equal to an earlier one of its row (etp = tp = 1) would list a layout twice.
-        fresh = np.ones(column.shape, dtype=bool)
+        every = np.arange(len(columns["tp"]))
+        if dimension in ("dp", "mb") and values is not None:
+            # They follow from the others; given values only restrict them.
+            column = DEPENDENT[dimension](self.problem, columns)[0]
+            keep = np.isin(column, np.array(values))
+            name = f"{dimension} asked for"
+            self.removed[name] = self.removed.get(name, 0) + int((~keep).sum())
+            return every[keep], column[keep]
         if values is None and dependent is not None:
-            for i in range(1, size):
-                fresh[:, i] = ~(column[:, :i] == column[:, i : i + 1]).any(axis=1)
-        rows, _ = np.nonzero(fresh)
-        repeated = {name: old[rows] for name, old in columns.items()}
-        return {**repeated, dimension: column[fresh]}
+            choices = np.stack(dependent(self.problem, columns), axis=1)
+            # A choice equal to an earlier one of its row (etp = tp = 1) would list a layout twice.
+            fresh = np.ones(choices.shape, dtype=bool)
+            for i in range(1, choices.shape[1]):
+                fresh[:, i] = ~(choices[:, :i] == choices[:, i : i + 1]).any(axis=1)
+            return np.nonzero(fresh)[0], choices[fresh]
+        options = values if values is not None else AUTOMATIC[dimension](self.problem)
+        if not options:
+            raise InputError(f"search.{dimension}: an empty list leaves nothing to try")
+        return np.repeat(every, len(options)), np.tile(np.array(options, dtype=np.int64), len(every))
+
+
+class _Grown(Mapping[str, IntArray]):
+    """Columns repeated for a further dimension, each only when a rule reads it."""
+
+    def __init__(
+        self, columns: dict[str, IntArray], rows: npt.NDArray[np.intp], dimension: str, column: IntArray
+    ) -> None:
+        self.columns, self.rows = columns, rows
+        self.grown = {dimension: column}
+
+    def __getitem__(self, name: str) -> IntArray:
+        if name not in self.grown:
+            self.grown[name] = self.columns[name][self.rows]
+        return self.grown[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.columns, **self.grown})
+
+    def __len__(self) -> int:
+        return len({**self.columns, **self.grown})
 
 
 MOST_CP = 256
