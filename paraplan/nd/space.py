@@ -120,7 +120,7 @@ class _Joining:
         return {name: column[product <= devices] for name, column in columns.items()}
 
     def joined(self, columns: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Every legal row that starts with the degrees in ``columns``; not all dimensions joined where there is none."""
+        """Every legal row that starts with the degrees in ``columns``; where there is none, some dimensions lack."""
         for dimension, ready, later in self.steps:
             if not len(columns["tp"]):
                 break
