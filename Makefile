@@ -26,7 +26,7 @@ stop: ## end what serve started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m flows.serving stop; fi
 
 bench: $(INSTALLED) ## accuracy, search speed and balancing quality
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in accuracy search balance; do $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean: stop ## remove what was computed and installed
 	rm -rf $(VENV) .paraplan runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

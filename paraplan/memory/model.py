@@ -215,7 +215,8 @@ class _Costs:
             kept += self._kept_of(kind, count.astype(np.float64), chosen)
             own = self._chosen(self.activations[kind].transient)
             np.maximum(transient, (count > 0) * own, out=transient)
-        return (1 + self.fragmentation) * (kept / layouts.vpp * self.in_flight.on(stage) + transient)
+        in_flight = kept / layouts.vpp * self.in_flight.on(stage)
+        return np.asarray((1 + self.fragmentation) * (in_flight + transient))
 
     def _chosen(self, levels: tuple[Array, ...]) -> Array:
         """Bytes under each layout's own recompute level."""
