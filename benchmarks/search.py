@@ -1,8 +1,9 @@
 """Search speed: layouts a second through enumeration, memory and time, memory use, growth, against a plain loop.
 
-    python benchmarks/search.py [--json FILE]
+    python benchmarks/search.py [--json FILE] [--plot FILE] [--streaming]
 
-One core. Peer figures are those that ``benchmarks/data/README.md`` records, measured elsewhere on two cores.
+One core. With --streaming a space of 10^8 layouts is searched last. Peer figures are those that
+``benchmarks/data/README.md`` records, measured elsewhere on two cores.
 """
 
 import argparse
@@ -38,6 +39,30 @@ def problem_of(model: str, device: str, devices: int, batch: int, sequence: int)
         TrainingSpec(sequence, batch),
         load_framework("megatron"),
     )
+
+
+STREAMING = SearchSpec(
+    {"recompute": (0, 1, 2, 3, 4), "recompute_layers": (-1, *range(1, 11)), "cp_kind": None, "swap_os": None}
+)
+"""Over DeepSeek-V3 on 49,152 devices: about 10^8 layouts."""
+
+
+def plot(rows: list[dict], path: str) -> None:
+    """Seconds of the whole searches over the size of the space."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4.2), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    for i, model in enumerate(sorted({row["model"] for row in rows})):
+        own = sorted((row["candidates"], row["seconds"]) for row in rows if row["model"] == model)
+        axes.plot(*zip(*own, strict=True), "o-", color=f"C{i}", label=model)
+    ends = [min(row["candidates"] for row in rows), max(row["candidates"] for row in rows)]
+    axes.plot(ends, [x / 1e6 for x in ends], color="#888888", linestyle="--", label="1,000,000 layouts a second")
+    axes.set(xscale="log", yscale="log", xlabel="layouts in the space", ylabel="seconds of the whole search")
+    axes.set_title("Search time grows with the space, one core", fontsize=11)
+    axes.grid(alpha=0.2)
+    axes.legend(fontsize=8)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def whole_search(problem: Problem, opened: SearchSpec) -> dict:
@@ -78,6 +103,8 @@ def one_by_one(problem: Problem, count: int = 300) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the ND search.")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--plot", metavar="FILE")
+    parser.add_argument("--streaming", action="store_true")
     given = parser.parse_args()
     rows = []
     everything = SearchSpec({"recompute_layers": None, "cp_kind": None, "swap_os": None})
@@ -96,6 +123,11 @@ def main() -> None:
                     f" {row['per_second']:12,.0f}",
                     flush=True,
                 )
+    if given.streaming:
+        row = {"model": "deepseek-v3", "devices": 49152, "space": "streaming"}
+        row |= whole_search(problem_of("deepseek-v3", "h800", 49152, 46080, 4096), STREAMING)
+        rows.append(row)
+        print(f"{row['candidates']:,} layouts in {row['seconds']:.0f} s, {row['per_second']:,.0f} layouts/s")
     models = {}
     for model, device, batch, sequence, _ in CASES:
         problem = problem_of(model, device, 4096, batch, sequence)
@@ -111,6 +143,8 @@ def main() -> None:
     print(f"peak memory of all searches: {peak:,.0f} MiB")
     for name, rate in PEERS.items():
         print(f"recorded peer: {name}: {rate:,} layouts/s")
+    if given.plot:
+        plot(rows, given.plot)
     if given.json:
         Path(given.json).write_text(json.dumps({"searches": rows, "models": models, "peak_mib": peak}, indent=1) + "\n")
 

@@ -25,20 +25,21 @@ def combine(*columns: IntArray) -> Combinations:
     """The distinct combinations of non-negative integer ``columns`` of shape (N,), in linear time.
 
     Every column is numbered by a table over its values and the numbers form one mixed-radix code; where the codes are
-    too many for a table, ``np.unique`` sorts them instead.
+    too many for a table even once numbered themselves, ``np.unique`` sorts them instead.
     """
     count = len(columns[0])
     code = np.zeros(count, dtype=np.int64)
-    radix = 1
+    radix, table = 1, max(8 * count, 2**16)
     for column in columns:
         if count and column[0] == column[-1] and bool((column == column[0]).all()):
             continue
         numbers, size = _numbered(column)
-        if radix * size > 2**62:
-            code, radix = _numbered_by_sorting(code)
-        code = code + numbers * radix
+        if radix * size > table:
+            # Of the codes few occur: numbering them keeps the table small.
+            code, radix = _numbered(code) if radix <= table else _numbered_by_sorting(code)
+        code += numbers * radix
         radix *= size
-    inverse = _numbered(code)[0] if radix <= max(8 * count, 2**16) else _numbered_by_sorting(code)[0]
+    inverse = _numbered(code)[0] if radix <= table else _numbered_by_sorting(code)[0]
     rows = np.empty(int(inverse.max()) + 1 if count else 0, dtype=np.intp)
     rows[inverse] = np.arange(count)
     return Combinations(rows, inverse)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from paraplan.combinations import combine
 from paraplan.layer_kinds import KINDS, StageLayers, front_dense, on_stage
 from paraplan.layouts import RECOMPUTE, IntArray, Layouts
-from paraplan.memory.in_flight import chunks_in_flight
+from paraplan.memory.in_flight import InFlightChunks, chunks_in_flight
 from paraplan.memory.layers import Array, layer_activations, layer_states
 from paraplan.models.spec import ModelSpec
 from paraplan.problem import Problem
@@ -126,22 +126,21 @@ class _Costs:
         found, self.activations = layer_activations(problem, layouts)
         self.activation_rows = found.inverse_N
         self.level_rows = self.activation_rows * len(RECOMPUTE) + layouts.recompute
-        self.in_flight = chunks_in_flight(layouts)
         self.some_recompute = bool((layouts.recompute_layers >= 0).any())
 
     def heaviest(self) -> tuple[Array, IntArray]:
         """Peak bytes and the stage that has them."""
         peak, heaviest = np.full(len(self.layouts), -np.inf), np.zeros(len(self.layouts), dtype=np.int64)
-        for stage, total in self._candidate_totals():
-            heavier = total > peak
-            heaviest[heavier] = stage[heavier]
+        for stage_S, inverse_N, total in self._candidate_totals():
+            heavier = np.flatnonzero(total > peak)
+            heaviest[heavier] = stage_S[inverse_N[heavier]]
             np.maximum(peak, total, out=peak)
         return peak + self._base(), heaviest
 
     def peaks(self) -> Array:
         """Only the peak bytes."""
         peak = np.full(len(self.layouts), -np.inf)
-        for _, total in self._candidate_totals():
+        for _, _, total in self._candidate_totals():
             np.maximum(peak, total, out=peak)
         return peak + self._base()
 
@@ -149,8 +148,9 @@ class _Costs:
         """Bytes on every stage whatever it holds."""
         return self.constant + (1 + self.fragmentation) * self.buffers()
 
-    def _candidate_totals(self) -> Iterator[tuple[IntArray, Array]]:
-        """Each stage that can be the heaviest, and the bytes it holds beyond the base.
+    def _candidate_totals(self) -> Iterator[tuple[IntArray, npt.NDArray[np.intp], Array]]:
+        """Each stage that can be the heaviest (by combination, and each layout's combination), and the bytes it holds
+        beyond the base.
 
         What a stage holds for good depends on the degrees, what it keeps in flight on the rest: each is summed up once
         per combination, so that only adding the two runs over all layouts.
@@ -168,7 +168,7 @@ class _Costs:
             strict=True,
         ):
             static = states.held_for_good(stage_S)[holding.inverse_N]
-            yield stage_S[holding.inverse_N], static + dynamic.in_use(stage_D)[keeping.inverse_N]
+            yield stage_S, holding.inverse_N, static + dynamic.in_use(stage_D)[keeping.inverse_N]
 
     def _of(self, rows: npt.NDArray[np.intp]) -> "_Costs":
         """The same costs for some of the rows."""
@@ -176,8 +176,11 @@ class _Costs:
         part.layouts = self.layouts.take(rows)
         part.state_rows, part.activation_rows = self.state_rows[rows], self.activation_rows[rows]
         part.level_rows = self.level_rows[rows]
-        part.in_flight = chunks_in_flight(part.layouts)
         return part
+
+    @property
+    def in_flight(self) -> InFlightChunks:
+        return chunks_in_flight(self.layouts)
 
     def held_for_good(self, stage: IntArray) -> Array:
         """Bytes of parameters, gradients and optimizer on ``stage``, and of the layers that ZeRO-3 gathers."""

@@ -22,7 +22,7 @@ ORDER = (
 )  # fmt: skip
 """The order in which dimensions join (tp, cp and pp come first): those that rules cut hardest, early."""
 
-BLOCK_ROWS = 1 << 16
+BLOCK_ROWS = 1 << 18
 """Rows a block aims at: its columns fit the processor's cache."""
 
 
@@ -65,12 +65,14 @@ def blocks_of(
     # Aim at the block size by the rows that the last degrees grew to.
     start, step = 0, 1
     while start < total:
-        block = joining.joined({name: column[start : start + step] for name, column in degrees.items()})
+        rows = 0
+        for block in joining.joined(
+            {name: column[start : start + step] for name, column in degrees.items()}, block_rows
+        ):
+            rows += len(block)
+            yield block
         start += step
-        grown = max(1, len(block["tp"])) / step
-        step = int(np.clip(block_rows / grown, 1, 4 * step))
-        if len(block["tp"]):
-            yield Layouts(**block)
+        step = int(np.clip(block_rows * step / max(1, rows), 1, 4 * step))
 
 
 class _Joining:
@@ -119,12 +121,17 @@ class _Joining:
         product = columns["tp"] * columns["cp"] * columns["pp"]
         return {name: column[product <= devices] for name, column in columns.items()}
 
-    def joined(self, columns: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Every legal row that starts with the degrees in ``columns``; where there is none, some dimensions lack."""
-        for dimension, ready, later in self.steps:
-            if not len(columns["tp"]):
-                break
+    def joined(self, columns: dict[str, IntArray], block_rows: int, position: int = 0) -> Iterator[Layouts]:
+        """Every legal row that starts with ``columns``, the dimensions before ``position`` joined, in blocks."""
+        for i in range(position, len(self.steps)):
+            dimension, ready, later = self.steps[i]
             rows, column = self._choices(columns, dimension)
+            if len(rows) > max(block_rows, len(columns["tp"])) and len(columns["tp"]) > 1:
+                size = max(1, block_rows * len(columns["tp"]) // len(rows))
+                for start in range(0, len(columns["tp"]), size):
+                    part = {name: old[start : start + size] for name, old in columns.items()}
+                    yield from self.joined(part, block_rows, i)
+                return
             grown = _Grown(columns, rows, dimension, column)
             legal = np.ones(len(rows), dtype=bool)
             for found in ready:
@@ -133,8 +140,10 @@ class _Joining:
                 legal &= keep
             # Columns are copied once, when it is known which rows stay.
             rows, column = rows[legal], column[legal]
+            if not len(rows):
+                return
             columns = {**{name: old[rows] for name, old in columns.items()}, dimension: column}
-        return columns
+        yield Layouts(**columns)
 
     def _choices(self, columns: dict[str, IntArray], dimension: str) -> tuple[npt.NDArray[np.intp], IntArray]:
         """The rows of ``columns``, repeated for every value of ``dimension``, and the values."""
