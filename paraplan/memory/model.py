@@ -160,15 +160,18 @@ class _Costs:
         keeping = combine(
             self.level_rows, layouts.recompute_layers + 1, layouts.pp, layouts.vpp, layouts.schedule, layouts.mb
         )
-        states = self._of(holding.rows_U)
-        dynamic = self._of(keeping.rows_U)
-        for stage_S, stage_D in zip(
-            _candidates(self.problem.model, states.layouts),
-            _candidates(self.problem.model, dynamic.layouts),
-            strict=True,
-        ):
-            static = states.held_for_good(stage_S)[holding.inverse_N]
-            yield stage_S, holding.inverse_N, static + dynamic.in_use(stage_D)[keeping.inverse_N]
+        states, dynamic = self._of(holding.rows_U), self._of(keeping.rows_U)
+        for (stage_S, held_S), (stage_D, held_D) in zip(states.candidates(), dynamic.candidates(), strict=True):
+            static = states.held_for_good(stage_S, held_S)[holding.inverse_N]
+            yield stage_S, holding.inverse_N, static + dynamic.in_use(stage_D, held_D)[keeping.inverse_N]
+
+    def candidates(self) -> Iterator[tuple[IntArray, StageLayers]]:
+        """Each stage that can be the heaviest, and the layers it holds."""
+        found = combine(self.layouts.pp, self.layouts.vpp)
+        rows, inverse = self.layouts.take(found.rows_U), found.inverse_N
+        for stage in _candidates(self.problem.model, rows):
+            held = on_stage(self.problem.model, rows, stage)
+            yield stage[inverse], StageLayers(held.dense[inverse], held.moe[inverse])
 
     def _of(self, rows: npt.NDArray[np.intp]) -> "_Costs":
         """The same costs for some of the rows."""
@@ -182,10 +185,9 @@ class _Costs:
     def in_flight(self) -> InFlightChunks:
         return chunks_in_flight(self.layouts)
 
-    def held_for_good(self, stage: IntArray) -> Array:
+    def held_for_good(self, stage: IntArray, held: StageLayers) -> Array:
         """Bytes of parameters, gradients and optimizer on ``stage``, and of the layers that ZeRO-3 gathers."""
         layouts, model = self.layouts, self.problem.model
-        held = on_stage(model, layouts, stage)
         first, last = stage == 0, stage == layouts.pp - 1
         counts = {
             "embedding": first.astype(np.int64),
@@ -202,10 +204,9 @@ class _Costs:
             total += (1 + self.fragmentation) * GATHERED_LAYERS * self._gathered(gathered)
         return total
 
-    def in_use(self, stage: IntArray) -> Array:
+    def in_use(self, stage: IntArray, held: StageLayers) -> Array:
         """Bytes of activations in flight on ``stage`` and of the backward's own tensors, losses included."""
         layouts, model = self.layouts, self.problem.model
-        held = on_stage(model, layouts, stage)
         first, last = stage == 0, stage == layouts.pp - 1
         ends = {"embedding": first, "head": last, "mtp": last * model.mtp_layers}
         kept, transient = np.zeros(len(layouts)), last * self.activations["head"].transient[0][self.activation_rows]

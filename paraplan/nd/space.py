@@ -22,8 +22,11 @@ ORDER = (
 )  # fmt: skip
 """The order in which dimensions join (tp, cp and pp come first): those that rules cut hardest, early."""
 
-BLOCK_ROWS = 1 << 18
+BLOCK_ROWS = 1 << 16
 """Rows a block aims at: its columns fit the processor's cache."""
+
+LARGEST = 4
+"""Times as many a block may have where one set of degrees has them: its rows share more costs than rows of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,8 @@ class _Joining:
         for i in range(position, len(self.steps)):
             dimension, ready, later = self.steps[i]
             rows, column = self._choices(columns, dimension)
-            if len(rows) > max(block_rows, len(columns["tp"])) and len(columns["tp"]) > 1:
-                size = max(1, block_rows * len(columns["tp"]) // len(rows))
+            if len(rows) > max(LARGEST * block_rows, len(columns["tp"])) and len(columns["tp"]) > 1:
+                size = max(1, LARGEST * block_rows * len(columns["tp"]) // len(rows))
                 for start in range(0, len(columns["tp"]), size):
                     part = {name: old[start : start + size] for name, old in columns.items()}
                     yield from self.joined(part, block_rows, i)
