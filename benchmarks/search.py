@@ -26,8 +26,8 @@ from paraplan.problem import Problem
 from paraplan.training import TrainingSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.reference.memory import peak  # noqa: E402
-from tests.reference.time import step  # noqa: E402
+from tests.reference.memory import peak
+from tests.reference.time import step
 
 PEERS = {"Megatron's memory formula alone": 148_000, "llm-analysis": 3_800, "calculon": 150, "SimuMax": 12}
 

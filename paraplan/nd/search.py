@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -204,12 +204,48 @@ class _Closest:
 
 
 def nothing_legal(problem: Problem, search_spec: SearchSpec, removed: dict[str, int]) -> str:
-    """Which rules left nothing, those that removed most first, and why the first of them is there."""
+    """Which rules left nothing, those that removed most first, why the first is there, and what would leave layouts."""
     counts = sorted(((count, name) for name, count in removed.items() if count), reverse=True)
     blame = "; ".join(f"{name!r} removed {count:,}" for count, name in counts[:3])
     reasons = {rule.name: rule.reason for rule in rules(problem, search_spec)}
     needed = f"; needed: {reasons[counts[0][1]]}" if counts and counts[0][1] in reasons else ""
-    return f"no layout satisfies every rule: {blame or 'no degrees divide the devices'}{needed}"
+    wider = _relaxations(problem, search_spec)
+    offered = f"; layouts would be left by {', or by '.join(wider)}" if wider else ""
+    return f"no layout satisfies every rule: {blame or 'no degrees divide the devices'}{needed}{offered}"
+
+
+MOST_RELAXATIONS = 3
+
+
+def _relaxations(problem: Problem, search_spec: SearchSpec) -> list[str]:
+    """Single restrictions of the question whose absence leaves layouts: constraints, asked values, the batch."""
+
+    def leaves_some(asked: Problem, spec: SearchSpec) -> bool:
+        return next(blocks_of(asked, spec), None) is not None
+
+    found = []
+    for text in search_spec.constraints:
+        rest = tuple(other for other in search_spec.constraints if other != text)
+        if leaves_some(problem, replace(search_spec, constraints=rest)):
+            found.append(f"dropping the constraint {text!r}")
+    for name, values in search_spec.candidates.items():
+        if values is None:
+            continue
+        rest_of = {key: given for key, given in search_spec.candidates.items() if key != name}
+        if leaves_some(problem, replace(search_spec, candidates=rest_of)):
+            found.append(f"other values of {name} than {', '.join(str(value) for value in values)}")
+    batch = problem.training.global_batch
+    for near in sorted(range(max(1, batch - NEAR_BATCHES), batch + NEAR_BATCHES + 1), key=lambda x: abs(x - batch)):
+        if found or near == batch:
+            continue
+        asked = replace(problem, training=replace(problem.training, global_batch=near))
+        if leaves_some(asked, search_spec):
+            found.append(f"a global batch of {near}")
+    return found[:MOST_RELAXATIONS]
+
+
+NEAR_BATCHES = 64
+"""How far from the asked batch a legal one is looked for."""
 
 
 def nothing_fits(problem: Problem, search_spec: SearchSpec, layout: Layouts, peak: float, candidates: int) -> str:

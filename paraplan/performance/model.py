@@ -195,14 +195,14 @@ class _Step:
         """The slowest stage where layers do not divide over the chunks, so that the layout is written by hand.
 
         Hands then take layers off the stages that hold the ends. The slowest stage is one of the middle with ``n``
-        layers, or an end with its own work and ``n`` layers: the fastest of these under which the stages hold all.
+        layers, or an end with its own work and ``n``: the fastest of these under which the stages hold all.
         """
         first, last, total = self.ends[0][rows], self.ends[1][rows], self.all_layers[rows]
         pp, layers = self.layouts.pp[rows], self.problem.model.layers
         each = (total - first - last) / layers
         average = total / pp
         best = np.full(len(rows), np.inf)
-        for extra in (0.0, last):
+        for extra in (0.0, first, last):
             least = np.floor((average - extra) / each)
             for more in (0, 1, 2):
                 slowest = np.maximum(np.maximum((least + more) * each + extra, first), last)
@@ -270,15 +270,18 @@ class _Step:
         return np.where(layouts.zero_stage == 3, every, once)
 
     def _pass_seconds(self) -> tuple[Array, Array]:
-        """Forward and backward of one micro-batch on an average stage, as far as they hide communication."""
+        """Forward and backward of one micro-batch on an average stage, as far as they hide communication.
+
+        What context parallelism shows counts: compute that shrinks shows more of the ring, and the pass is as long.
+        """
         model = self.problem.model
         dense = front_dense(model)
         forward = backward = np.zeros(len(self.costs.combinations))
         for kind, count in (("dense", dense), ("moe", model.layers - dense)):
             if count:
                 cost = self.costs.kinds[kind]
-                forward = forward + count * (cost.forward.compute + cost.forward.tp)
-                backward = backward + count * (cost.backward.compute + cost.backward.tp)
+                forward = forward + count * (cost.forward.compute + cost.forward.tp + cost.forward.cp)
+                backward = backward + count * (cost.backward.compute + cost.backward.tp + cost.backward.cp)
         pp = self.layouts.pp
         return forward[self.inverse] / pp, backward[self.inverse] / pp
 

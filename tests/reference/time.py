@@ -403,7 +403,7 @@ def step(problem: Problem, row: dict[str, int]) -> float:
     sends = 2 * sending * ((pp - 1) + mb * vpp * (1 - framework.overlap_pipeline))
     fill = (pp - 1) / pp * everything * FILL[SCHEDULES[row["schedule"]]] / vpp
     hiding: tuple[float, ...] = tuple(
-        sum(count[kind] * (passes[kind][way]["compute"] + passes[kind][way]["tp"]) for kind in passes) / pp
+        sum(count[kind] * sum(passes[kind][way][name] for name in ("compute", "tp", "cp")) for kind in passes) / pp
         for way in (0, 1)
     )
     return mb * slowest + fill + sends + outside(problem, row, hiding[0], hiding[1])
@@ -414,7 +414,7 @@ def by_hand(pp: int, layers: int, first: float, last: float, everything: float) 
     each = (everything - first - last) / layers
     best = math.inf
     for own in range(layers + 1):
-        for extra in (0.0, last):
+        for extra in (0.0, first, last):
             slowest = max(own * each + extra, first, last)
             room = slowest / each + 1e-9
             held = (
