@@ -5,13 +5,15 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import Bubble, PipelinePlan, Table
 from paraplan.ppb import model, search
-from paraplan.ppb.bounds import Relaxation, Relaxed, disjunction, fixed_totals
+from paraplan.ppb.bounds import Relaxation, Relaxed, disjunction
 from paraplan.ppb.play import problem_document
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
+from paraplan.ppb.restrictions import FREE
 from paraplan.simulator import bubble
 
 GOOD_GAP = {0: 0.05, 1: 0.01, 2: 0.0}
@@ -88,11 +90,15 @@ class _Balancing:
         starts = [round_relaxed(problem, root)]
         starts += [even_start(problem, i) for i in range(RUNS[spec.effort] - 1)]
         target = GOOD_GAP[spec.effort]
-        small = relaxation.rows.size <= PROGRAM_VARIABLES
         # Short runs first: they bring small pipelines to their optimum.
         self._anneal(instance, starts, MOVES_PER_ROUND // 4)
+        # Annealing may never reach what pins and fixed strategies leave; the program does.
+        lost = self.best is None and problem.restrictions.any
+        small = relaxation.rows.size <= PROGRAM_VARIABLES or lost
         if small and self._gap() > OPTIMAL_GAP and self._integer(relaxation, self.began + 0.4 * limit):
             return self._infeasible()
+        if lost and self.best is not None:
+            starts = [self.best] * RUNS[spec.effort]
         if self._gap() > target:
             self._anneal(instance, starts, MOVES_PER_ROUND, 1)
         if self._gap() > target:
@@ -102,7 +108,7 @@ class _Balancing:
             before = self.best_time
             fresh = [even_start(problem, turn * 17 + i) for i in range(RUNS[spec.effort] // 2)]
             relaxed = [round_relaxed(problem, root)] * (RUNS[spec.effort] - len(fresh))
-            self._anneal(instance, relaxed + fresh, MOVES_PER_ROUND * min(turn, 4), turn)
+            self._anneal(instance, starts if lost else relaxed + fresh, MOVES_PER_ROUND * min(turn, 4), turn)
             idle = 0 if self.best_time < before * (1 - 1e-6) else idle + 1
             turn += 1
         last_resort = self.best is None or spec.effort == 2
@@ -142,6 +148,8 @@ class _Balancing:
     def _take(self, counts: Counts) -> None:
         """Keep an assignment that the simulator finds within the limit and faster."""
         problem = self.problem
+        if not problem.restrictions.hold(counts):
+            return
         if (problem.peak_memory(counts) > problem.costs.limit_P * (1 + 1e-12)).any():
             return
         seconds = problem.makespan(counts)
@@ -174,75 +182,114 @@ class _Balancing:
 
 
 def _check_options(problem: BalanceProblem) -> None:
-    spec, layers = problem.spec, int(problem.costs.count_T.sum())
-    if spec.equal_chunks and layers % problem.places:
-        raise InputError(f"equal chunks: {layers} layers found, a multiple of the {problem.places} chunks is needed")
-    if spec.offset is not None:
-        if len(spec.offset) != problem.chunks or any(len(row) != problem.stages for row in spec.offset):
-            raise InputError(f"offset: a table of {problem.chunks} rows of {problem.stages} numbers is needed")
-        totals = fixed_totals(problem) or []
-        if sum(totals) != layers or min(totals) < 0:
-            raise InputError(
-                f"offset: the chunks hold {sum(totals)} layers (least {min(totals)}),"
-                f" all {layers} and none below 0 are needed"
-            )
     if len(problem.memory_limit_mib) != problem.stages:
         raise InputError(f"memory limit: one number for each of the {problem.stages} stages is needed")
+    _ = problem.restrictions
 
 
 def round_relaxed(problem: BalanceProblem, root: Relaxed) -> Counts:
     """Whole layers near a relaxed solution: running sums rounded, types in their order, strategies by largest share."""
-    totals = fixed_totals(problem)
-    wanted = root.counts_TRC.sum(axis=(0, 1)) if totals is None else np.array(totals, dtype=np.float64)
-    return _filled(problem, np.diff(np.rint(np.cumsum(wanted)), prepend=0).astype(np.int64), root.counts_TRC)
+    edges = np.rint(np.cumsum(root.counts_TRC.sum(axis=(0, 1)))).astype(np.int64)
+    return _filled(problem, edges, root.counts_TRC)
 
 
 def even_start(problem: BalanceProblem, turn: int) -> Counts:
     """Even chunks; all with the strategy that keeps least (turn 0, 2, …) or most (1, 3, …), shifted a little."""
-    totals = fixed_totals(problem)
     layers = int(problem.costs.count_T.sum())
-    if totals is None:
-        edges = np.rint(np.arange(problem.places + 1) * layers / problem.places)
-        totals = list(np.diff(edges).astype(np.int64))
+    edges = np.rint(np.arange(1, problem.places + 1) * layers / problem.places).astype(np.int64)
     shares = np.zeros((len(problem.bodies), len(problem.strategies), problem.places))
+    allowed = problem.restrictions.allowed_TRC
+    keeps = problem.costs.activation_TR * (1 if turn % 2 == 0 else -1)
     for t in range(len(problem.bodies)):
-        usable = np.flatnonzero(problem.costs.usable_TR[t])
-        keeps = problem.costs.activation_TR[t, usable]
-        chosen = usable[int(np.argmin(keeps) if turn % 2 == 0 else np.argmax(keeps))]
-        shares[t, chosen] = 1.0
-    return _filled(problem, np.array(totals), shares)
+        for q in range(problem.places):
+            usable = np.flatnonzero(allowed[t, :, q])
+            if len(usable):
+                shares[t, usable[int(np.argmin(keeps[t, usable]))], q] = 1.0
+    return _filled(problem, edges, shares)
 
 
-def _filled(problem: BalanceProblem, totals: Counts, shares_TRC: Array) -> Counts:
-    """Places filled in order with the types in order, each by its strategies' shares there."""
+def _filled(problem: BalanceProblem, edges_C: Counts, shares_TRC: Array) -> Counts:
+    """Layers in order up to the running sums ``edges_C``, each place by its strategies' shares.
+
+    The running sums give way to what the options fix; what the options leave no room for shows in the result.
+    """
+    kept = problem.restrictions
     counts = np.zeros(shares_TRC.shape, dtype=np.int64)
     t, left = 0, int(problem.costs.count_T[0])
-    for q, total in enumerate(totals):
+    for q, total in enumerate(_totals(problem, edges_C)):
         room = int(total)
+        given = np.maximum(kept.strategy_RC[:, q], 0)
         while room and t < len(problem.bodies):
             take = min(room, left)
-            share = shares_TRC[t, :, q] * problem.costs.usable_TR[t]
-            if share.sum() <= 0:
-                share = problem.costs.usable_TR[t].astype(np.float64)
-                share = (np.cumsum(share[::-1])[::-1] == 1) & problem.costs.usable_TR[t]
-                share = share.astype(np.float64)
-            split = share / share.sum() * take
-            whole = np.floor(split).astype(np.int64)
-            for r in np.argsort(-(split - whole), kind="stable")[: take - int(whole.sum())]:
-                whole[r] += 1
+            if kept.counted_T[t] and (kept.strategy_RC[:, q] != FREE).any():
+                whole = _given_first(given, kept.strategy_RC[:, q] == FREE, take)
+                given = given - whole * (kept.strategy_RC[:, q] != FREE)
+            else:
+                whole = _split(shares_TRC[t, :, q], kept.allowed_TRC[t, :, q], problem.costs.usable_TR[t], take)
             counts[t, :, q] += whole
             room, left = room - take, left - take
             if left == 0:
                 t += 1
                 left = int(problem.costs.count_T[t]) if t < len(problem.bodies) else 0
     if problem.spec.format == "mindformers" and {"select", "comm"} <= set(problem.strategies):
-        # Where both would share a chunk, the comm layers select instead.
-        one, other = problem.strategies.index("select"), problem.strategies.index("comm")
-        for q in range(problem.places):
-            if counts[:, one, q].sum() and counts[:, other, q].sum():
-                counts[:, one, q] += counts[:, other, q]
-                counts[:, other, q] = 0
+        _separate(problem, counts)
     return counts
+
+
+def _totals(problem: BalanceProblem, edges_C: Counts) -> Counts:
+    """Layers of every place near the running sums, as the options fix or bound them."""
+    kept, count_T = problem.restrictions, problem.costs.count_T
+    totals: Counts
+    if kept.totals_C is not None:
+        totals = kept.totals_C.copy()
+        ends = np.flatnonzero(~kept.counted_T)
+        first_body = int(np.argmax(kept.counted_T))
+        totals[0] += int(count_T[ends[ends < first_body]].sum())
+        totals[-1] += int(count_T[ends[ends > first_body]].sum())
+        return totals
+    edges = np.maximum.accumulate(np.clip(edges_C, kept.low_C, kept.high_C))
+    totals = np.diff(edges, prepend=0)
+    needed = np.maximum(kept.strategy_RC, 0).sum(axis=0)
+    while (totals < needed).any() and (totals > needed).any():
+        totals[int(np.argmin(totals - needed))] += 1
+        totals[int(np.argmax(totals - needed))] -= 1
+    return totals
+
+
+def _given_first(given_R: Counts, free_R: npt.NDArray[np.bool_], take: int) -> Counts:
+    """``take`` layers: those whose strategy is given first, the rest under the first free one."""
+    whole = np.zeros(len(given_R), dtype=np.int64)
+    for r in np.flatnonzero(given_R):
+        whole[r] = min(int(given_R[r]), take)
+        take -= int(whole[r])
+    whole[int(np.argmax(free_R))] += take
+    return whole
+
+
+def _split(share_R: Array, allowed_R: npt.NDArray[np.bool_], usable_R: npt.NDArray[np.bool_], take: int) -> Counts:
+    """``take`` layers by their shares, largest remainders first; without a share under the last strategy there is."""
+    share = share_R * allowed_R
+    if share.sum() <= 0:
+        last = np.flatnonzero(allowed_R if allowed_R.any() else usable_R)[-1]
+        share = np.zeros(len(share_R))
+        share[last] = 1.0
+    split = share / share.sum() * take
+    whole: Counts = np.floor(split).astype(np.int64)
+    for r in np.argsort(-(split - whole), kind="stable")[: take - int(whole.sum())]:
+        whole[r] += 1
+    return whole
+
+
+def _separate(problem: BalanceProblem, counts: Counts) -> None:
+    """Where select and comm would share a chunk, one of them takes the other's layers."""
+    allowed = problem.restrictions.allowed_TRC
+    one, other = problem.strategies.index("select"), problem.strategies.index("comm")
+    for q in range(problem.places):
+        if counts[:, one, q].sum() and counts[:, other, q].sum():
+            there = counts[:, one, q] + counts[:, other, q] > 0
+            kept, dropped = (one, other) if allowed[there, one, q].all() else (other, one)
+            counts[:, kept, q] += counts[:, dropped, q]
+            counts[:, dropped, q] = 0
 
 
 def plan_of(
@@ -258,7 +305,9 @@ def plan_of(
         rows[problem.chunk_of, problem.stage_of] = values_C
         return tuple(tuple(int(x) for x in row) for row in rows)
 
-    share = int(problem.costs.count_T.sum()) // problem.places
+    counted = problem.restrictions.counted_T
+    own = counts[counted]
+    share = int(problem.costs.count_T[counted].sum()) // problem.places
     return PipelinePlan(
         status=status,  # type: ignore[arg-type]
         schedule=problem.schedule,
@@ -266,9 +315,9 @@ def plan_of(
         lower_bound=bound,
         gap=makespan / bound - 1 if bound > 0 else 0.0,
         bubble=bubble(problem.graph, durations, problem.p2p, _plain_work(problem, counts)),
-        layers=table(counts.sum(axis=(0, 1))),
-        offset=table(counts.sum(axis=(0, 1)) - share),
-        recompute={name: table(counts[:, r].sum(axis=0)) for r, name in enumerate(problem.strategies)},
+        layers=table(own.sum(axis=(0, 1))),
+        offset=table(own.sum(axis=(0, 1)) - share),
+        recompute={name: table(own[:, r].sum(axis=0)) for r, name in enumerate(problem.strategies)},
         assignment={
             layer.name: {
                 name: table(counts[t, r]) for r, name in enumerate(problem.strategies) if problem.costs.usable_TR[t, r]

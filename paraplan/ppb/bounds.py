@@ -50,9 +50,9 @@ class Relaxation:
         self.highs.silent()
         self.highs.setOptionValue("threads", 1)
         infinite = highspy.kHighsInf
-        usable = np.repeat(problem.costs.usable_TR[:, :, None], problem.places, axis=2).reshape(-1)
+        allowed = problem.restrictions.allowed_TRC.reshape(-1)
         for i in range(size):
-            self.highs.addVar(0.0, infinite if usable[i] else 0.0)
+            self.highs.addVar(0.0, infinite if allowed[i] else 0.0)
         self.highs.addVar(0.0, infinite)
         self.highs.changeColCost(size, 1.0)
         every = np.arange(size, dtype=np.int32).reshape(self.rows.shape)
@@ -66,7 +66,9 @@ class Relaxation:
             index = every[:, :, problem.stage_of == s].reshape(-1)
             self.stage_rows.append(self.highs.getNumRow())
             self.highs.addRow(0.0, infinite, len(index), index, np.ones(len(index)))
-        self._add_fixed(every)
+        for fixed in problem.restrictions.rows():
+            index = fixed.index.astype(np.int32)
+            self.highs.addRow(fixed.lower, fixed.upper, len(index), index, np.ones(len(index)))
         if cuts:
             for row in cuts:
                 self.cuts.append(row)
@@ -81,15 +83,6 @@ class Relaxation:
             lifted = even.copy()
             lifted[:, :, problem.stage_of == s] *= 2
             self.cut(lifted)
-
-    def _add_fixed(self, every: np.ndarray) -> None:
-        """Rows for what the options fix: layers of each chunk."""
-        totals = fixed_totals(self.problem)
-        if totals is None:
-            return
-        for place, total in enumerate(totals):
-            index = every[:, :, place].reshape(-1)
-            self.highs.addRow(float(total), float(total), len(index), index, np.ones(len(index)))
 
     def _add(self, row: Row, *, path: bool) -> None:
         index = np.flatnonzero(row.coefficients).astype(np.int32)
@@ -140,17 +133,6 @@ class Relaxation:
         bound = self.solve(stop_above, ROUGH).bound
         self.highs.changeRowBounds(self.stage_rows[stage], 0.0, highspy.kHighsInf)
         return bound
-
-
-def fixed_totals(problem: BalanceProblem) -> list[int] | None:
-    """Layers of every place where the options fix them."""
-    spec, count = problem.spec, int(problem.costs.count_T.sum())
-    share = count // problem.places
-    if spec.offset is not None:
-        return [share + spec.offset[int(v)][int(s)] for v, s in zip(problem.chunk_of, problem.stage_of, strict=True)]
-    if spec.equal_chunks:
-        return [share] * problem.places
-    return None
 
 
 def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> float:

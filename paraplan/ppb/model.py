@@ -9,7 +9,6 @@ import numpy as np
 import pulp
 
 from paraplan.errors import InputError
-from paraplan.ppb.bounds import fixed_totals
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.rows import Row, Rows
@@ -69,11 +68,11 @@ class IntegerProgram:
     def __init__(self, problem: BalanceProblem, cuts: list[Row]) -> None:
         self.problem, self.rows = problem, Rows(problem)
         self.program = pulp.LpProblem("balance", pulp.LpMinimize)
-        costs, shape = problem.costs, self.rows.shape
+        costs, shape, allowed = problem.costs, self.rows.shape, problem.restrictions.allowed_TRC
         self.makespan = self.program.add_variable("makespan", 0)
         self.counts = [
             self.program.add_variable(
-                f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if costs.usable_TR[t, r] else 0, pulp.LpInteger
+                f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if allowed[t, r, q] else 0, pulp.LpInteger
             )
             for t in range(shape[0])
             for r in range(shape[1])
@@ -85,10 +84,13 @@ class IntegerProgram:
             self.program += pulp.lpSum(self.counts[i] for i in every[t].reshape(-1)) == int(count)
         for row in self.rows.memory():
             self.program += self._dot(row) <= row.right
-        totals = fixed_totals(problem)
-        if totals is not None:
-            for q, total in enumerate(totals):
-                self.program += pulp.lpSum(self.counts[i] for i in every[:, :, q].reshape(-1)) == total
+        for fixed in problem.restrictions.rows():
+            total = pulp.lpSum(self.counts[i] for i in fixed.index)
+            if fixed.lower == fixed.upper:
+                self.program += total == fixed.lower
+            else:
+                self.program += total >= fixed.lower
+                self.program += total <= fixed.upper
         self._add_transients(every)
         self._add_order(every)
         self._add_exclusion(every)

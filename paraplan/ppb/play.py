@@ -18,7 +18,7 @@ from paraplan.simulator import Timeline, simulate
 
 PROBLEM_KEYS = (
     "layers", "stages", "micro_batches", "interleave", "schedule", "memory_limit_mib", "constant_mib", "slowness",
-    "p2p", "batched", "splits",
+    "p2p", "batched", "splits", "movable",
 )  # fmt: skip
 LIST_KEYS = ("offset", "recompute", "select_recompute", "select_comm_recompute", "assignment")
 
@@ -45,6 +45,7 @@ def problem_document(problem: BalanceProblem) -> dict[str, Any]:
         "p2p": problem.p2p,
         "batched": problem.batched,
         "splits": problem.splits,
+        "movable": list(problem.spec.movable),
     }
 
 
@@ -139,8 +140,15 @@ def read_problem(given: Mapping[str, Any], path: Path, schedule: str | None = No
         p2p=float(p2p),
         batched=bool(given.get("batched", False)) and name in ("1f1b", "interleaved"),
         splits=whole("splits", 1),
-        spec=BalanceSpec(schedule=name, format="any"),  # type: ignore[arg-type]
+        spec=BalanceSpec(schedule=name, format="any", movable=_movable(given, where)),  # type: ignore[arg-type]
     )
+
+
+def _movable(given: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    names = given.get("movable", [])
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{where}: movable: {names!r} found, a list of layer names is needed")
+    return tuple(names)
 
 
 def counts_of(given: Mapping[str, Any], problem: BalanceProblem, where: str) -> Counts:
@@ -174,7 +182,8 @@ def _from_lists(
     given: Mapping[str, Any], problem: BalanceProblem, where: str, counts: Counts, places: Mapping[tuple[int, int], int]
 ) -> None:
     """Offset and recompute lists; several body types fill the chunks in their order, strongest strategies first."""
-    total = sum(layer.count for layer in problem.bodies)
+    counted = [t for t, layer in enumerate(problem.bodies) if layer.role == "BODY"]
+    total = sum(problem.bodies[t].count for t in counted)
     share = total // problem.places
     offset = _table(given.get("offset", 0), problem, f"{where}: offset")
     layers = [[share + x for x in row] for row in offset]
@@ -188,14 +197,22 @@ def _from_lists(
         for name in ("recompute", "select_recompute", "select_comm_recompute")
     )
     strategies = read_lists(layers, full, select, comm, where)
-    t, left = 0, problem.bodies[0].count
+    for t, layer in enumerate(problem.bodies):
+        # Lists do not say where the ends of the model are: at its ends.
+        if t not in counted:
+            at = 0 if t < counted[0] else problem.places - 1
+            counts[t, problem.strategies.index(next(iter(layer.strategies))), at] = layer.count
+    waiting = iter(counted)
+    t = next(waiting)
+    left = problem.bodies[t].count
     for q in range(problem.places):
         v, s = int(problem.chunk_of[q]), int(problem.stage_of[q])
         for name in ("full", "both", "select", "comm", "none"):
             room = strategies[name][v][s]
             while room:
                 if left == 0:
-                    t, left = t + 1, problem.bodies[t + 1].count
+                    t = next(waiting)
+                    left = problem.bodies[t].count
                 if name not in problem.bodies[t].strategies:
                     raise InputError(f"{where}: {problem.bodies[t].name}: the layer file gives no memory for {name!r}")
                 take = min(room, left)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from paraplan.errors import InputError
 from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import LayerSet, LayerType
+from paraplan.ppb.restrictions import Restrictions
 from paraplan.simulator import InFlight, PipelineGraph, build_graph, in_flight, peak_memory
 from paraplan.simulator.schedules import SPLIT_BACKWARD, V_SHAPED, B, F, W
 
@@ -52,17 +53,24 @@ class BalanceProblem:
     def moments(self) -> list[InFlight]:
         return in_flight(self.graph)
 
-    @property
+    @cached_property
     def bodies(self) -> tuple[LayerType, ...]:
-        return self.layers.of_role("BODY")
+        """The layers to place: bodies, and the ends of the model that may move, in the order of the model."""
+        ends = [layer.name for layer in self.layers.layers if layer.role != "BODY"]
+        for name in self.spec.movable:
+            if name not in ends:
+                raise InputError(f"movable: {name!r} found, one of {', '.join(ends) or 'no layer'} is needed")
+        return tuple(layer for layer in self.layers.layers if layer.role == "BODY" or layer.name in self.spec.movable)
 
     @cached_property
     def strategies(self) -> tuple[str, ...]:
         """Every strategy that some body may use, the ones asked for first in their order."""
         allowed = self.spec.strategies
         named = [name for name in allowed if any(name in layer.strategies for layer in self.bodies)]
-        own = sorted({name for layer in self.bodies for name in layer.strategies} - set(named) - set(STANDARD))
-        return tuple(named + own)
+        own = {name for layer in self.bodies for name in layer.strategies} - set(named) - set(STANDARD)
+        # An end of the model has one way to be treated.
+        own |= {next(iter(layer.strategies)) for layer in self.bodies if layer.role != "BODY"} - set(named)
+        return tuple(named + sorted(own))
 
     @property
     def places(self) -> int:
@@ -87,6 +95,11 @@ class BalanceProblem:
     @cached_property
     def costs(self) -> "Costs":
         return Costs.of(self)
+
+    @cached_property
+    def restrictions(self) -> Restrictions:
+        """What the options fix and forbid; raises InputError where they contradict the layers."""
+        return Restrictions.of(self)
 
     # --- what an assignment costs -------------------------------------------------------------------------------
 
@@ -155,7 +168,7 @@ class Costs:
         share = 0.5 if problem.split_backward else 1.0
         for t, layer in enumerate(bodies):
             for r, name in enumerate(strategies):
-                if name not in layer.strategies:
+                if name not in layer.strategies or (layer.role != "BODY" and usable[t].any()):
                     continue
                 one = layer.strategies[name]
                 usable[t, r] = True
@@ -176,6 +189,8 @@ class Costs:
         for role, place in (("HEAD", 0), ("TAIL", stages * chunks - 1)):
             s, v = int(problem.stage_of[place]), int(problem.chunk_of[place])
             for layer in problem.layers.of_role(role):
+                if layer.name in problem.spec.movable:
+                    continue
                 one = next(iter(layer.strategies.values()))
                 for operation, seconds in ((F, layer.forward), (B, layer.backward * share + one.extra)):
                     fixed[(operation * chunks + v) * stages + s] += layer.count * seconds * slowness[s]

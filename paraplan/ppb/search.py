@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paraplan.ppb.problem import BalanceProblem, Counts
+from paraplan.ppb.restrictions import FREE
 from paraplan.simulator.schedules import B, F, W
 
 HOT, COLD = 0.004, 1e-5
@@ -31,7 +32,13 @@ class Instance:
     arrays: tuple[npt.NDArray[np.generic], ...]
     p2p: float
     allowed_TRC: npt.NDArray[np.bool_]
-    fixed_places: bool
+    fixed_T: npt.NDArray[np.bool_]
+    """Types whose layers stay on their places."""
+    frozen_RC: npt.NDArray[np.bool_]
+    """Strategies whose number on a place is given."""
+    low_C: Counts
+    high_C: Counts
+    """Bounds of the running sums of layers over the places."""
     exclusive: tuple[int, int]
     """Two strategies that must not share a place, (-1, -1): none."""
 
@@ -57,13 +64,15 @@ def instance_of(problem: BalanceProblem) -> Instance:
         costs.fixed_transient_VP, costs.limit_P, costs.slowness_P / problem.splits,
         np.array(pointers, dtype=np.int64), np.concatenate(counts), np.concatenate(running),
     )  # fmt: skip
-    allowed = np.repeat(costs.usable_TR[:, :, None], problem.places, axis=2)
     names = problem.strategies
     pair = (-1, -1)
     if problem.spec.format == "mindformers" and "select" in names and "comm" in names:
         pair = (names.index("select"), names.index("comm"))
-    fixed = problem.spec.equal_chunks or problem.spec.offset is not None
-    return Instance(arrays, problem.p2p, allowed, fixed, pair)
+    kept = problem.restrictions
+    fixed = kept.counted_T & (kept.totals_C is not None)
+    return Instance(
+        arrays, problem.p2p, kept.allowed_TRC, fixed, kept.strategy_RC != FREE, kept.low_C, kept.high_C, pair
+    )
 
 
 def anneal(
@@ -82,8 +91,9 @@ def anneal(
 
     def run(i: int) -> tuple[float, Counts]:
         best, counts = _anneal(
-            instance.arrays, instance.p2p, starts[i].copy(), instance.allowed_TRC, instance.fixed_places,
-            instance.exclusive[0], instance.exclusive[1], moves, seed + i, makespan, stop_at * (1 + 1e-12),
+            instance.arrays, instance.p2p, starts[i].copy(), instance.allowed_TRC, instance.fixed_T,
+            instance.frozen_RC, instance.low_C, instance.high_C, *instance.exclusive, moves, seed + i, makespan,
+            stop_at * (1 + 1e-12),
         )  # fmt: skip
         return float(best), counts
 
@@ -225,6 +235,19 @@ def _in_order(counts, t):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def _within_bounds(counts, low, high):  # type: ignore[no-untyped-def]
+    """Whether the running sums of layers over the places keep to their bounds."""
+    total = 0
+    for q in range(counts.shape[2]):
+        for t in range(counts.shape[0]):
+            for r in range(counts.shape[1]):
+                total += counts[t, r, q]
+        if total < low[q] or total > high[q]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
 def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
     if one < 0:
         return False
@@ -238,16 +261,17 @@ def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _anneal(  # type: ignore[no-untyped-def]
-    arrays, p2p, counts, allowed, fixed_places, exclusive_a, exclusive_b, moves, seed, scale, stop_at
+    arrays, p2p, counts, allowed, fixed, frozen, low, high, exclusive_a, exclusive_b, moves, seed, scale, stop_at
 ):
     np.random.seed(seed)
     types, strategies, places = counts.shape
-    stage_of, fixed, limit = arrays[6], arrays[14], arrays[18]
+    stage_of, limit = arrays[6], arrays[18]
     stages = len(limit)
-    durations = fixed.copy()
+    durations = arrays[14].copy()
     ends = np.empty(len(arrays[0]))
     for q in range(places):
         _place_durations(arrays, counts, durations, q)
+    pinned = low[: places - 1].any() or (high < high[places - 1]).any()
     over = np.empty(stages)
     for s in range(stages):
         over[s] = _overflow(arrays, counts, s)
@@ -298,7 +322,7 @@ def _anneal(  # type: ignore[no-untyped-def]
                 legal = False
                 break
             q2 = q
-            if not fixed_places and np.random.random() < 0.7:
+            if not fixed[t] and np.random.random() < 0.7:
                 if np.random.random() < 0.5:
                     q2 = q + np.random.randint(-2, 3)
                     q2 = min(max(q2, 0), places - 1)
@@ -307,7 +331,7 @@ def _anneal(  # type: ignore[no-untyped-def]
             r2 = r
             if q2 == q or np.random.random() < 0.4:
                 r2 = np.random.randint(strategies)
-            if (q2 == q and r2 == r) or not allowed[t, r2, q2]:
+            if (q2 == q and r2 == r) or not allowed[t, r2, q2] or frozen[r, q] or frozen[r2, q2]:
                 legal = False
                 break
             counts[t, r, q] -= 1
@@ -323,6 +347,8 @@ def _anneal(  # type: ignore[no-untyped-def]
                 legal = False
                 break
         accepted = False
+        if legal and pinned:
+            legal = _within_bounds(counts, low, high)
         if legal:
             touched[:] = False
             for k in range(done):

@@ -1,0 +1,214 @@
+"""What the options of a balancing fix or forbid, as arrays and linear rows.
+
+Axes: layer types ``T``, strategies ``R``, places ``C`` (chunks in the order of the model).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from paraplan.errors import InputError
+from paraplan.pipeline_plan import Table
+
+if TYPE_CHECKING:
+    from paraplan.ppb.problem import BalanceProblem, Counts
+
+FREE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRow:
+    """``lower ≤ sum of the counts at index ≤ upper``."""
+
+    index: npt.NDArray[np.intp]
+    """Into the counts (T, R, C), flattened."""
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What an assignment must keep to besides memory and the order of the layers."""
+
+    counted_T: npt.NDArray[np.bool_]
+    """Types that offsets and recompute lists count: not the ends of the model that may move."""
+    allowed_TRC: npt.NDArray[np.bool_]
+    totals_C: "Counts | None"
+    """Counted layers of every place, where they are fixed."""
+    strategy_RC: "Counts"
+    """Counted layers under each strategy on every place; :data:`FREE` where the search decides."""
+    low_C: "Counts"
+    """Layers of all types that must come up to and with each place."""
+    high_C: "Counts"
+
+    @staticmethod
+    def of(problem: "BalanceProblem") -> "Restrictions":
+        """Arrays of ``problem.spec``.
+
+        Raises:
+            InputError: options that the layers, chunks or each other contradict.
+        """
+        counted = np.array([layer.role == "BODY" for layer in problem.bodies])
+        totals = _totals(problem, counted)
+        strategies = _strategies(problem, totals)
+        low, high = _pinned(problem)
+        return Restrictions(counted, _allowed(problem), totals, strategies, low, high)
+
+    @property
+    def any(self) -> bool:
+        """Whether something beyond the layers of each place is fixed or forbidden."""
+        places = self.low_C.shape[0]
+        free_order = (self.low_C == 0).all() and (self.high_C == self.high_C[places - 1]).all()
+        same = (self.allowed_TRC == self.allowed_TRC.any(axis=2, keepdims=True)).all()
+        return bool(not free_order or not same or (self.strategy_RC != FREE).any())
+
+    def rows(self) -> Iterator[LinearRow]:
+        """The linear rows; what is forbidden bounds single counts instead (:attr:`allowed_TRC`)."""
+        every = np.arange(self.allowed_TRC.size).reshape(self.allowed_TRC.shape)
+        places = self.allowed_TRC.shape[2]
+        if self.totals_C is not None:
+            for q, total in enumerate(self.totals_C):
+                yield LinearRow(every[self.counted_T, :, q].reshape(-1), float(total), float(total))
+        for r, q in zip(*np.nonzero(self.strategy_RC != FREE), strict=True):
+            fixed = float(self.strategy_RC[r, q])
+            yield LinearRow(every[self.counted_T, r, q].reshape(-1), fixed, fixed)
+        everything = int(self.high_C[-1])
+        for q in range(places - 1):
+            if self.low_C[q] > 0 or self.high_C[q] < everything:
+                index = every[:, :, : q + 1].reshape(-1)
+                yield LinearRow(index, float(self.low_C[q]), float(self.high_C[q]))
+
+    def hold(self, counts_TRC: "Counts") -> bool:
+        """Whether an assignment keeps to all of them."""
+        if (counts_TRC[~self.allowed_TRC] != 0).any():
+            return False
+        flat = counts_TRC.reshape(-1)
+        return all(row.lower <= flat[row.index].sum() <= row.upper for row in self.rows())
+
+
+def _totals(problem: "BalanceProblem", counted: npt.NDArray[np.bool_]) -> "Counts | None":
+    spec = problem.spec
+    layers = sum(layer.count for layer, own in zip(problem.bodies, counted, strict=True) if own)
+    share = layers // problem.places
+    if spec.equal_chunks:
+        if layers % problem.places:
+            raise InputError(
+                f"equal chunks: {layers} layers found, a multiple of the {problem.places} chunks is needed"
+            )
+        return np.full(problem.places, share, dtype=np.int64)
+    if spec.offset is None:
+        return None
+    totals = share + _of_places(problem, spec.offset, "offset")
+    if int(totals.sum()) != layers or int(totals.min()) < 0:
+        raise InputError(
+            f"offset: the chunks hold {int(totals.sum())} layers (least {int(totals.min())}),"
+            f" all {layers} and none below 0 are needed"
+        )
+    return totals
+
+
+def _strategies(problem: "BalanceProblem", totals: "Counts | None") -> "Counts":
+    spec, names = problem.spec, problem.strategies
+    result = np.full((len(names), problem.places), FREE, dtype=np.int64)
+    given = {
+        name: None if table is None else _of_places(problem, table, name)
+        for name, table in (
+            ("recompute", spec.recompute),
+            ("select_recompute", spec.select_recompute),
+            ("select_comm_recompute", spec.select_comm_recompute),
+        )
+    }
+    if all(table is None for table in given.values()):
+        return result
+    nothing = np.zeros(problem.places, dtype=np.int64)
+    full, select, comm = (nothing if table is None else table for table in given.values())
+    # The last two lists count the layers of the stronger kinds too (paraplan/ppb/lists.py).
+    both = np.maximum(0, np.minimum(select, comm) - full)
+    kinds = {
+        "full": full,
+        "both": both,
+        "select": np.maximum(0, select - full - both),
+        "comm": np.maximum(0, comm - full - both),
+    }
+    for name, table in kinds.items():
+        if name not in names and table.any():
+            raise InputError(f"recompute: {int(table.sum())} layers {name}, which no layer has")
+    for r, name in enumerate(names):
+        if name != "none":
+            result[r] = kinds.get(name, nothing)
+    if totals is not None and (sum(kinds.values()) > totals).any():
+        q = int(np.argmax(sum(kinds.values()) - totals))
+        raise InputError(
+            f"recompute: chunk {problem.chunk_of[q]} of stage {problem.stage_of[q]} recomputes"
+            f" {int(sum(table[q] for table in kinds.values()))} of its {int(totals[q])} layers"
+        )
+    return result
+
+
+def _of_places(problem: "BalanceProblem", table: Table, name: str) -> "Counts":
+    """A table ``[vpp][pp]`` by place."""
+    if len(table) != problem.chunks or any(len(row) != problem.stages for row in table):
+        raise InputError(f"{name}: a table of {problem.chunks} rows of {problem.stages} numbers is needed")
+    return np.array(table, dtype=np.int64)[problem.chunk_of, problem.stage_of]
+
+
+def _allowed(problem: "BalanceProblem") -> npt.NDArray[np.bool_]:
+    usable = problem.costs.usable_TR
+    allowed = np.repeat(usable[:, :, None], problem.places, axis=2)
+    for one in problem.spec.forbidden:
+        if one.strategy not in problem.strategies:
+            raise InputError(
+                f"forbidden: strategy {one.strategy!r} found, one of {', '.join(problem.strategies)} is needed"
+            )
+        types = [t for t, layer in enumerate(problem.bodies) if one.layer in (None, layer.name)]
+        if not types:
+            raise InputError(f"forbidden: layer {one.layer!r} found, one of {_names(problem)} is needed")
+        here = np.ones(problem.places, dtype=bool)
+        for value, of_place in ((one.chunk, problem.chunk_of), (one.stage, problem.stage_of)):
+            if value is not None:
+                here &= of_place == value
+        if not here.any():
+            raise InputError(
+                f"forbidden: chunk {one.chunk} of stage {one.stage} found, chunks 0 to {problem.chunks - 1}"
+                f" and stages 0 to {problem.stages - 1} are there"
+            )
+        for t in types:
+            allowed[t, problem.strategies.index(one.strategy), here] = False
+    for t, layer in enumerate(problem.bodies):
+        if not allowed[t].any():
+            raise InputError(f"forbidden: nothing is left for layer {layer.name}")
+    return allowed
+
+
+def _pinned(problem: "BalanceProblem") -> tuple["Counts", "Counts"]:
+    """Bounds of the running sums that put each pinned layer on its place."""
+    counts = [layer.count for layer in problem.bodies]
+    everything = sum(counts)
+    low = np.zeros(problem.places, dtype=np.int64)
+    high = np.full(problem.places, everything, dtype=np.int64)
+    for pin in problem.spec.pins:
+        t = next((t for t, layer in enumerate(problem.bodies) if layer.name == pin.layer), None)
+        if t is None:
+            raise InputError(f"pins: layer {pin.layer!r} found, one of {_names(problem)} is needed")
+        if not 0 <= pin.index < counts[t]:
+            raise InputError(f"pins: {pin.layer} {pin.index} found, 0 to {counts[t] - 1} are there")
+        here = np.flatnonzero((problem.chunk_of == pin.chunk) & (problem.stage_of == pin.stage))
+        if not len(here):
+            raise InputError(
+                f"pins: chunk {pin.chunk} of stage {pin.stage} found, chunks 0 to {problem.chunks - 1}"
+                f" and stages 0 to {problem.stages - 1} are there"
+            )
+        place, position = int(here[0]), sum(counts[:t]) + pin.index
+        low[place:] = np.maximum(low[place:], position + 1)
+        high[:place] = np.minimum(high[:place], position)
+    low[-1] = everything
+    if (low > high).any():
+        raise InputError("pins: they contradict each other or the order of the layers")
+    return low, high
+
+
+def _names(problem: "BalanceProblem") -> str:
+    return ", ".join(layer.name for layer in problem.bodies)
