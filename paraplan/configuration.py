@@ -246,6 +246,12 @@ def _balance(value: Any, where: str) -> BalanceSpec:
     values = {} if value is None else value
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: balance: {values!r} found, a mapping is needed")
+    # One row is the table of one chunk a stage.
+    tables = ("offset", "recompute", "select_recompute", "select_comm_recompute")
+    values = {
+        key: [given] if key in tables and isinstance(given, list) and given and isinstance(given[0], int) else given
+        for key, given in values.items()
+    }
     spec = build(BalanceSpec, values, where, "balance.")
     if not spec.time_limit_s > 0:
         raise InputError(f"{where}: balance.time_limit_s: {spec.time_limit_s!r} found, more than 0 is needed")

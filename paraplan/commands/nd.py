@@ -17,6 +17,7 @@ from paraplan.commands.arguments import Parser, positive, settings, size
 from paraplan.configuration import PlanConfig, load_plan
 from paraplan.documents import read_document, write_whole
 from paraplan.errors import InputError
+from paraplan.layouts import RECOMPUTE
 from paraplan.nd.search import SearchResult
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, SearchSpec
 
@@ -45,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
         "-mppb",
         "--manual-ppb",
         action="store_true",
-        help="take the offset from the config's balance section",
+        help="take the offset and recompute lists from the config's balance section, and play them",
     )
     parser.add_argument("-c", "--recalibration", metavar="FILE", help="JSON with one ratio per time component")
     parser.add_argument("-s", "--search", metavar="FILE", help="YAML with another search section")
@@ -66,9 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(arguments, config)
     progress = _Progress() if sys.stderr.isatty() or arguments.verbosity >= 3 else None
-    found = search(problem, config.search, progress, top)
+    found = search(problem, config.search, progress, max(top, PLAYED) if arguments.manual_ppb else top)
     if progress is not None:
         progress.close()
+    if arguments.manual_ppb:
+        found = _with_lists(config, found, top)
     document = found.to_json(problem)
     if arguments.output:
         from paraplan.nd.economics import costs_of
@@ -92,6 +95,44 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+PLAYED = 64
+"""Layouts that are played with the config's own lists."""
+
+
+def _with_lists(config: PlanConfig, found: SearchResult, top: int) -> SearchResult:
+    """The ranked layouts under the config's offset and recompute lists, played, ranked again.
+
+    Raises:
+        NoAnswerError: none fits so.
+    """
+    from paraplan import memory, performance
+    from paraplan.errors import NoAnswerError
+    from paraplan.nd.ranking import Ranked
+    from paraplan.ppb.describe import played_lists
+
+    layouts = found.ranked.layouts
+    where = f"{config.path}: balance"
+    played = [
+        played_lists(config.problem, layouts.take(np.array([i])), config.balance, where) for i in range(len(layouts))
+    ]
+    seconds, peaks = (np.array(values) for values in zip(*played, strict=True))
+    budget = config.problem.cluster.memory_budget
+    fitting = np.flatnonzero(peaks <= budget)
+    if not len(fitting):
+        raise NoAnswerError(
+            f"{where}: with these lists none of {len(layouts)} layouts fits {budget / GIB:.2f} GiB: the closest needs"
+            f" {peaks.min() / GIB:.2f} GiB; more recompute in the lists would help, or lists that paraplan ppb balances"
+        )
+    order = fitting[np.argsort(seconds[fitting], kind="stable")][:top]
+    ranked = Ranked(layouts.take(order), seconds[order], peaks[order])
+    return replace(
+        found,
+        ranked=ranked,
+        times=performance.estimate(config.problem, ranked.layouts),
+        memories=memory.estimate(config.problem, ranked.layouts),
+    )
+
+
 def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, arguments: argparse.Namespace) -> None:
     from paraplan.nd.economics import costs_of, costs_text
     from paraplan.nd.table import ranking_table
@@ -105,6 +146,7 @@ def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, argument
         f" {(problem.cluster.memory_budget - config.search.reserve_bytes) / GIB:.1f} GiB,"
         f" {document['seconds']['total']:.2f} s"
         + (" (stopped early: the ranking is of what had been seen)" if stopped else ""),
+        *(["played with the config's offset and recompute lists on every chunk"] if arguments.manual_ppb else []),
         "",
         ranking_table(document["ranked"], shutil.get_terminal_size((110, 24)).columns),
     ]
@@ -180,8 +222,14 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
         candidates = _varied(arguments.dimensions, candidates)
     if arguments.swap_os:
         candidates["swap_os"] = (1,)
-    if arguments.manual_ppb and config.balance.offset is None:
-        raise InputError(f"{config.path}: -mppb: balance.offset is missing, the layers of every chunk are needed")
+    if arguments.manual_ppb:
+        balance = config.balance
+        if balance.offset is None:
+            raise InputError(f"{config.path}: -mppb: balance.offset is missing, the layers of every chunk are needed")
+        candidates["pp"], candidates["vpp"] = (len(balance.offset[0]),), (len(balance.offset),)
+        if balance.recompute or balance.select_recompute or balance.select_comm_recompute:
+            # What the lists recompute is theirs to say; the search must not lose what only they make fit.
+            candidates["recompute"] = (RECOMPUTE.index("full"),)
     search: SearchSpec = replace(config.search, candidates=MappingProxyType(candidates))
     return replace(config, search=search)
 

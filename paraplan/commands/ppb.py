@@ -12,7 +12,6 @@ from paraplan.documents import read_document, write_whole
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import PipelinePlan, Table
 
-DEFAULT_LIMIT_MIB = 56000.0
 TIME_LIMIT_S = 90.0
 
 
@@ -23,7 +22,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-mb", "--micro-batches", type=positive, help="micro-batches of a step")
     parser.add_argument("-i", "--interleave", type=positive, default=1, metavar="VPP", help="chunks of a stage (1)")
     parser.add_argument(
-        "-mem", "--memory", type=float, default=DEFAULT_LIMIT_MIB, metavar="MIB", help="memory limit of a stage (56000)"
+        "-mem",
+        "--memory",
+        default="56000",
+        metavar="SIZE",
+        help="memory limit of a stage in MiB or with its unit, or one for each stage: 58GB, 60000,60000,… (56000)",
     )
     parser.add_argument(
         "-mc", "--memory-constant", type=float, default=0.0, metavar="MIB", help="held on every stage (0)"
@@ -58,6 +61,15 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="stages exchange in batches and wait for each other (Megatron without overlap)",
     )
+    parser.add_argument(
+        "--slowness", default="1", metavar="RATIO", help="time of the stages over the layers' own, or one for each (1)"
+    )
+    parser.add_argument(
+        "--fix",
+        metavar="FILE",
+        help="YAML of what is given: offset, recompute, select_recompute, select_comm_recompute, pins, forbidden,"
+        " movable, memory_limit_mib, constant_mib, slowness",
+    )
     parser.add_argument("--equal-chunks", action="store_true", help="the same number of layers on every chunk")
     parser.add_argument(
         "--format", choices=("mindformers", "any"), default="mindformers", help="whose lists the answer must fit"
@@ -66,6 +78,23 @@ def add_arguments(parser: Parser) -> None:
         "-naive", "--naive", action="store_true", help="also simulate even chunks with no and with full recompute"
     )
     parser.add_argument("-manual", "--manual", metavar="FILE", help="YAML of hand-written plans to simulate beside it")
+    parser.add_argument(
+        "-init", "--init", metavar="FILE", help="YAML of measured stage memories, which the layers' memories come from"
+    )
+    parser.add_argument(
+        "-train",
+        "--train",
+        metavar="FILE",
+        help="MindFormers training YAML: its stages, micro-batches, chunks and layers where not given, its plan beside",
+    )
+    parser.add_argument(
+        "-auto",
+        "--auto",
+        "--guide",
+        dest="guide",
+        action="store_true",
+        help="propose dry runs whose stage memories determine the layers' (-init)",
+    )
     parser.add_argument(
         "-dump", "--dump", action="store_true", help="write the layers and the integer program to the output folder"
     )
@@ -77,10 +106,17 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from paraplan.commands.ppb_problem import mebibytes, numbers, problem_of
     from paraplan.ppb.balancer import balance
 
+    lists = _from_training(arguments)
     _ask_for_missing(arguments)
-    problem = _problem(arguments)
+    arguments.memory, arguments.slowness = mebibytes(arguments.memory), numbers(arguments.slowness)
+    if arguments.guide:
+        return _guide(arguments)
+    problem = problem_of(arguments)
+    if arguments.init:
+        _tell_measured(arguments)
     folder = Path(arguments.output) if arguments.output else None
     if arguments.dump:
         _dump(problem, folder or Path())
@@ -88,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     plan = balance(problem)
     document: dict[str, Any] = asdict(plan)
-    others = _beside(arguments, problem)
+    others = _beside(arguments, problem, lists)
     if others:
         document["compared"] = dict(others)
     if folder is not None and plan.status != "infeasible":
@@ -107,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _ask_for_missing(arguments: argparse.Namespace) -> None:
     """Without arguments the command asks, as its users know it."""
     for name, question in (("model", "layer file"), ("stages", "stages"), ("micro_batches", "micro-batches")):
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name) is not None or (arguments.guide and name == "micro_batches"):
             continue
         option = {"model": "-m", "stages": "-s", "micro_batches": "-mb"}[name]
         if not sys.stdin.isatty():
@@ -123,57 +159,6 @@ def _ask_for_missing(arguments: argparse.Namespace) -> None:
             ) from None
 
 
-def _problem(arguments: argparse.Namespace) -> Any:
-    from paraplan.layouts import SCHEDULES
-    from paraplan.ppb.balance_spec import BalanceSpec
-    from paraplan.ppb.layer_set import load_layers
-    from paraplan.ppb.problem import BalanceProblem
-
-    schedule, asked = arguments.schedule or "", arguments.schedule or ""
-    if not schedule or schedule == "auto":
-        schedule = "interleaved" if arguments.interleave > 1 else "1f1b"
-        if arguments.sequence > 1:
-            schedule = "seq1f1b"
-        if arguments.dualpipe:
-            schedule = "dualpipe-v"
-    if arguments.less_memory and schedule == "interleaved":
-        schedule = "interleaved-less-memory"
-    if schedule not in SCHEDULES:
-        raise InputError(f"--schedule: {schedule!r} found, auto or one of {', '.join(SCHEDULES)} is allowed")
-    for option, value, least in (
-        ("-mem", arguments.memory, 0),
-        ("-mc", arguments.memory_constant, 0),
-        ("-t", arguments.time, 0),
-        ("--p2p", arguments.p2p, 0),
-    ):
-        if not value >= least or value == float("inf") or (option in ("-mem", "-t") and value == 0):
-            raise InputError(
-                f"{option}: {value:g} found, a finite number"
-                f" {'above' if option in ('-mem', '-t') else 'of at least'} 0 is needed"
-            )
-    spec = BalanceSpec(
-        time_limit_s=arguments.time,
-        effort=arguments.optimization,
-        solver=arguments.solver,
-        schedule="auto" if asked == "auto" else schedule,  # type: ignore[arg-type]
-        equal_chunks=arguments.equal_chunks,
-        format=arguments.format,
-    )
-    return BalanceProblem(
-        layers=load_layers(arguments.model, arguments.layer_folder),
-        stages=arguments.stages,
-        micro_batches=arguments.micro_batches,
-        chunks=2 if schedule in ("zb-v", "dualpipe-v") else arguments.interleave,
-        schedule=schedule,
-        memory_limit_mib=(arguments.memory,) * arguments.stages,
-        constant_mib=(arguments.memory_constant,) * arguments.stages,
-        p2p=arguments.p2p,
-        batched=arguments.batched,
-        splits=arguments.sequence,
-        spec=spec,
-    )
-
-
 def _dump(problem: Any, folder: Path) -> None:
     from paraplan.ppb import model
     from paraplan.ppb.balancer import even_start
@@ -185,7 +170,76 @@ def _dump(problem: Any, folder: Path) -> None:
     sys.stderr.write(f"{folder / 'layers.json'}\n{folder / 'balance.lp'}\n")
 
 
-def _beside(arguments: argparse.Namespace, problem: Any) -> list[tuple[str, dict[str, Any]]]:
+def _from_training(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Fill in what a training YAML or measured runs say; returns the YAML's own lists."""
+    arguments.train_layers = None
+    if arguments.init and arguments.stages is None:
+        from paraplan.ppb.measured import read_dry_runs
+
+        arguments.stages = read_dry_runs(Path(arguments.init)).stages
+    if not arguments.train:
+        return {}
+    from paraplan.formats.training_yaml import read_training_yaml
+
+    found = read_training_yaml(Path(arguments.train))
+    arguments.stages = arguments.stages or found.stages
+    arguments.micro_batches = arguments.micro_batches or found.micro_batches
+    if arguments.interleave == 1:
+        arguments.interleave = found.chunks
+    arguments.train_layers = found.layers
+    return dict(found.lists)
+
+
+def _tell_measured(arguments: argparse.Namespace) -> None:
+    from paraplan.commands.ppb_problem import memories_text
+    from paraplan.ppb.measured import decompose, read_dry_runs
+
+    sys.stderr.write(memories_text(decompose(read_dry_runs(Path(arguments.init)), arguments.init)) + "\n")
+
+
+def _guide(arguments: argparse.Namespace) -> int:
+    """Write the dry runs to do, in the form that ``-init`` reads once they are measured."""
+    import yaml
+
+    from paraplan.ppb.layer_set import load_layers
+    from paraplan.ppb.measured import proposed_runs
+
+    layers = load_layers(arguments.model, arguments.layer_folder)
+    bodies = layers.of_role("BODY")
+    count = arguments.train_layers or sum(layer.count for layer in bodies)
+    runs = proposed_runs(arguments.stages, count, [name for layer in bodies for name in layer.strategies])
+    inner = list(range(1, arguments.stages - 1))
+    document = {
+        "pipeline_config": {
+            "pipeline_num": arguments.stages,
+            "num_layer": count,
+            "offset": [run["offset"] for run in runs],
+        },
+        "recompute_config": {
+            name: [run[name] for run in runs] for name in ("recompute", "select_recompute", "select_comm_recompute")
+        },
+        "memory_usage": {
+            "head_memory": None,
+            "tail_memory": None,
+            "body_memories": {"stage_id": [inner for _ in runs], "memories": [[None] * len(inner) for _ in runs]},
+        },
+    }
+    text = (
+        f"# Run the training for a few steps {'once' if len(runs) == 1 else f'{len(runs)} times'} on {arguments.stages}"
+        " stages without interleaving (pp_interleave_num 1),\n# with the offset and recompute lists of each row, and"
+        " write the peak memory of every stage (MiB) below:\n# head_memory of the first run's first stage, tail_memory"
+        " of its last, memories of those between. Then: paraplan ppb -init THIS_FILE …\n"
+    ) + yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=100)
+    if arguments.output:
+        path = Path(arguments.output) / "dry_runs.yaml"
+        write_whole(path, text)
+        sys.stdout.write(f"{path}\n")
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _beside(arguments: argparse.Namespace, problem: Any, training: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Naive and hand-written plans, simulated."""
     from paraplan.ppb.balancer import even_start, plan_of
     from paraplan.ppb.play import counts_of
@@ -196,6 +250,8 @@ def _beside(arguments: argparse.Namespace, problem: Any) -> list[tuple[str, dict
             ("even, strategies that keep least", even_start(problem, 0)),
             ("even, strategies that keep most", even_start(problem, 1)),
         ]
+    if training:
+        found.append(("training configuration", counts_of(training, problem, arguments.train)))
     if arguments.manual:
         document = read_document(Path(arguments.manual))
         if not isinstance(document, dict) or not document:

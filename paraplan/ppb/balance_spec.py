@@ -44,7 +44,9 @@ class BalanceSpec:
     solver: str = "highs"
     """A PuLP solver: highs, cbc, gurobi, … """
     schedule: Schedule = "auto"
-    """``auto`` keeps the layout's own, and of the two interleaved orders tries both."""
+    """``auto`` tries every schedule that suits the chunks and that the runtime has."""
+    runtime: tuple[str, ...] | None = None
+    """Schedules that the runtime has; None: all."""
     strategies: tuple[str, ...] = ("none", "select", "comm", "both", "full")
     """Strategies that layers may use."""
     equal_chunks: bool = False

@@ -33,7 +33,7 @@ PROGRAM_VARIABLES = 400
 def balance(problem: BalanceProblem) -> PipelinePlan:
     """Assign layers and strategies to chunks under the memory limit.
 
-    Tries both interleaved orders where the specification leaves the schedule open. The makespan and the peak memory
+    Tries every schedule for as many chunks where the specification leaves it open. The makespan and the peak memory
     are the simulator's for the returned assignment; the bound holds for every assignment that respects the limit.
 
     Raises:
@@ -41,27 +41,56 @@ def balance(problem: BalanceProblem) -> PipelinePlan:
     """
     began = time.monotonic()
     solver = model.check_solver(problem.spec.solver)
-    tried = [problem]
-    if problem.spec.schedule == "auto" and problem.schedule == "interleaved" and not problem.batched:
-        # The less-memory order leaves room for less recomputation; equal otherwise.
-        other = replace(problem, schedule="interleaved-less-memory")
-        if problem.micro_batches % problem.stages == 0:
-            tried.append(other)
     deadline = began + problem.spec.time_limit_s
-    plans = []
+    tried = alternatives(problem)
+    best: PipelinePlan | None = None
+    bounds, refused = [], []
     for i, one in enumerate(tried):
         now = time.monotonic()
-        share = (deadline - now) / (len(tried) - i)
-        plans.append(_Balancing(one, solver, now, now + share).plan())
-    found = [plan for plan in plans if plan.status != "infeasible"]
-    if not found:
-        return replace(plans[0], seconds=time.monotonic() - began)
-    best = min(found, key=lambda plan: plan.makespan)
-    # The bound over all tried orders is the lowest of theirs.
-    bound = min([best.makespan, *(plan.lower_bound for plan in found)])
+        run = _Balancing(one, solver, now, now + (deadline - now) / (len(tried) - i))
+        plan = run.plan(math.inf if best is None else best.makespan)
+        bounds.append(run.bound if plan is None else plan.lower_bound)
+        if plan is not None and plan.status == "infeasible":
+            refused.append(plan)
+        elif plan is not None and (best is None or plan.makespan < best.makespan):
+            best = plan
+    if best is None:
+        return replace(refused[0], seconds=time.monotonic() - began)
+    # The bound over all tried schedules is the lowest of theirs.
+    bound = min([best.makespan, *bounds])
     gap = best.makespan / bound - 1 if bound > 0 else 0.0
     status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
     return replace(best, status=status, lower_bound=bound, gap=gap, seconds=time.monotonic() - began)  # type: ignore[arg-type]
+
+
+def alternatives(problem: BalanceProblem) -> list[BalanceProblem]:
+    """The problem under every schedule to try: its own, and with ``auto`` those for as many chunks."""
+    own = problem.schedule
+    if problem.spec.schedule != "auto" or problem.batched or own not in SIMILAR:
+        return [problem]
+    names = SIMILAR[own]
+    if problem.chunks == 2:
+        names = (*names, *TWO_CHUNKS)
+    found = [problem]
+    for name in names:
+        runnable = problem.spec.runtime is None or name in problem.spec.runtime
+        enough = problem.micro_batches >= 2 * problem.stages if name in TWO_CHUNKS else True
+        grouped = problem.micro_batches % problem.stages == 0 if name != "zb-h1" and name != "zb-h2" else True
+        if name != own and runnable and enough and grouped:
+            found.append(replace(problem, schedule=name))
+    return found
+
+
+SIMILAR = {
+    "1f1b": ("1f1b", "zb-h1", "zb-h2"),
+    "interleaved": ("interleaved", "interleaved-less-memory"),
+    "interleaved-less-memory": ("interleaved-less-memory", "interleaved"),
+}
+"""Schedule to those that run the same chunks. The less-memory order leaves room for less recomputation; zero-bubble
+orders fill the bubble with weight gradients and hold more."""
+
+TWO_CHUNKS = ("zb-v",)
+"""Schedules of exactly two chunks a stage."""
 
 
 OPTIMAL_GAP = 1e-6
@@ -77,7 +106,8 @@ class _Balancing:
         self.best_time = math.inf
         self.bound = 0.0
 
-    def plan(self) -> PipelinePlan:
+    def plan(self, beat: float = math.inf) -> PipelinePlan | None:
+        """The best plan found; None where none can be below ``beat``."""
         problem, spec = self.problem, self.problem.spec
         _check_options(problem)
         limit = self.deadline - self.began
@@ -86,6 +116,8 @@ class _Balancing:
         if math.isinf(root.bound):
             return self._infeasible()
         self.bound = root.bound
+        if self.bound >= beat:
+            return None
         instance = search.instance_of(problem)
         starts = [round_relaxed(problem, root)]
         starts += [even_start(problem, i) for i in range(RUNS[spec.effort] - 1)]

@@ -1,5 +1,7 @@
 """From a layout to its balancing problem, by the same memory and time models as the search."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from paraplan import memory, performance
@@ -21,6 +23,8 @@ def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None)
     framework's recompute levels, or the layout's own level alone where its launch options know only one for all.
     """
     spec = spec or BalanceSpec()
+    if spec.runtime is None:
+        spec = replace(spec, runtime=problem.framework.schedules)
     if len(layout) != 1:
         raise InputError(f"layout: {len(layout)} found, one is needed")
     costs = memory.layer_memory(problem, layout)
@@ -92,6 +96,35 @@ def _useful(strategies: dict[str, Strategy]) -> dict[str, Strategy]:
         if not beaten:
             kept[name] = one
     return kept
+
+
+def played_lists(problem: Problem, layout: Layouts, spec: BalanceSpec, where: str) -> tuple[float, float]:
+    """Step seconds and peak bytes of one layout under the offset and recompute lists of ``spec``.
+
+    Recompute lists that are not given leave the layout's own level on every layer.
+
+    Raises:
+        InputError: lists that do not fit the layout's chunks or the model's layers.
+    """
+    from paraplan.ppb.play import counts_of
+
+    lists = {
+        "offset": spec.offset or 0,
+        "recompute": spec.recompute or 0,
+        "select_recompute": spec.select_recompute or 0,
+        "select_comm_recompute": spec.select_comm_recompute or 0,
+    }
+    level = RECOMPUTE[int(layout.recompute[0])]
+    if not (spec.recompute or spec.select_recompute or spec.select_comm_recompute):
+        lists |= {"recompute": level == "full"}
+        lists |= {"select_recompute": level in ("select", "both", "full")}
+        lists |= {"select_comm_recompute": level in ("comm", "both", "full")}
+    # The lists may name any level on any chunk.
+    every = replace(problem, framework=replace(problem.framework, recompute_per_chunk=True))
+    pipeline = describe(every, layout, replace(spec, strategies=RECOMPUTE))
+    counts = counts_of(lists, pipeline, where)
+    seconds = pipeline_seconds(problem, layout, pipeline.makespan(counts))
+    return seconds, float(pipeline.peak_memory(counts).max()) * MIB
 
 
 def pipeline_seconds(problem: Problem, layout: Layouts, makespan: float) -> float:

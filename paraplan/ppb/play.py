@@ -105,7 +105,10 @@ def read_problem(given: Mapping[str, Any], path: Path, schedule: str | None = No
     def per_stage(name: str, default: float | None) -> tuple[float, ...]:
         value = given.get(name, default)
         values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * stages
-        if value is None or not all(isinstance(x, (int, float)) and not isinstance(x, bool) and x >= 0 for x in values):
+        # Measured runs can leave a constant below 0.
+        least = float("-inf") if name == "constant_mib" else 0.0
+        good = all(isinstance(x, (int, float)) and not isinstance(x, bool) and x >= least for x in values)
+        if value is None or not good:
             found = "missing" if value is None else f"{value!r} found"
             raise InputError(f"{where}: {name}: {found}, a number of at least 0 (or one for each stage) is needed")
         if len(values) not in (0, stages):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paraplan.errors import InputError
 from paraplan.ppb import BalanceProblem, BalanceSpec, balance, load_layers
+from paraplan.ppb.balancer import alternatives
 from paraplan.ppb.bounds import Relaxation
 from paraplan.ppb.layer_set import LayerSet, LayerType, Strategy, bundled_names, read_layers
 from paraplan.ppb.lists import read_lists, write_lists
@@ -297,3 +298,23 @@ def test_layers_without_memory_are_balanced_by_time_alone(tmp_path: Path) -> Non
     plan = balance(make(layers, 2, 4, 1, "1f1b", 1.0))
     assert plan.status == "optimal"
     assert plan.layers == ((2, 2),)
+
+
+def test_auto_tries_every_schedule_of_as_many_chunks() -> None:
+    problem = make(layer_set(8, {"none": Strategy(0.1)}), 4, 12, 1, "1f1b", 100.0)
+    auto = replace(problem, spec=replace(problem.spec, schedule="auto"))
+    assert [one.schedule for one in alternatives(auto)] == ["1f1b", "zb-h1", "zb-h2"]
+    plan, own = balance(auto), balance(problem)
+    # With memory to spare the zero-bubble orders win.
+    assert plan.schedule in ("zb-h1", "zb-h2")
+    assert plan.makespan < own.makespan
+    assert plan.lower_bound <= plan.makespan
+    for name in ("1f1b", "zb-h1", "zb-h2"):
+        one = replace(problem, schedule=name, spec=replace(problem.spec, schedule=name))  # type: ignore[arg-type]
+        assert plan.makespan <= balance(one).makespan + 1e-9
+    runtime = replace(auto, spec=replace(auto.spec, runtime=("1f1b", "interleaved")))
+    assert [one.schedule for one in alternatives(runtime)] == ["1f1b"]
+    two = make(layer_set(8), 2, 4, 2, "interleaved", 100.0)
+    two = replace(two, spec=replace(two.spec, schedule="auto"))
+    assert [one.schedule for one in alternatives(two)] == ["interleaved", "interleaved-less-memory", "zb-v"]
+    assert alternatives(replace(two, batched=True)) == [replace(two, batched=True)]

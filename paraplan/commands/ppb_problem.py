@@ -1,0 +1,177 @@
+"""The balancing problem that the arguments of ``paraplan ppb`` ask for."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paraplan.commands.arguments import size
+from paraplan.documents import read_document
+from paraplan.errors import InputError
+from paraplan.ppb.balance_spec import BalanceSpec
+from paraplan.ppb.layer_set import LayerSet, load_layers
+from paraplan.ppb.measured import LayerMemories, decompose, read_dry_runs, with_memories
+from paraplan.ppb.problem import BalanceProblem
+from paraplan.records import build, refuse_unknown
+
+MIB = 2.0**20
+DEFAULT_LIMIT_MIB = 56000.0
+TIME_LIMIT_S = 90.0
+
+TABLES = ("offset", "recompute", "select_recompute", "select_comm_recompute")
+PER_STAGE = ("memory_limit_mib", "constant_mib", "slowness")
+FIXED = (*TABLES, "pins", "forbidden", "movable", *PER_STAGE)
+"""Keys of the file that ``--fix`` names."""
+
+
+def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
+    """Put layers, measured memories, limits and options together.
+
+    Raises:
+        InputError: names the option or the file and field, what was found and what is allowed.
+    """
+    schedule = _schedule(arguments)
+    layers = load_layers(arguments.model, arguments.layer_folder)
+    fixed = _fixed(arguments.fix)
+    constant = _number(arguments.memory_constant, "-mc")
+    if arguments.init:
+        memories = decompose(read_dry_runs(Path(arguments.init)), arguments.init)
+        layers, constant = with_memories(layers, memories), constant + memories.constant
+    if arguments.train_layers:
+        layers = _counted(layers, arguments.train_layers, arguments.train)
+    stages = arguments.stages
+    limit = _per_stage(fixed.get("memory_limit_mib", arguments.memory), stages, "-mem", least=0.0, above=True)
+    options = {key: fixed[key] for key in (*TABLES, "pins", "forbidden", "movable") if key in fixed}
+    spec = BalanceSpec(
+        time_limit_s=_number(arguments.time, "-t", above=True),
+        effort=arguments.optimization,
+        solver=arguments.solver,
+        schedule="auto" if arguments.schedule == "auto" else schedule,  # type: ignore[arg-type]
+        equal_chunks=arguments.equal_chunks,
+        format=arguments.format,
+    )
+    if options:
+        built = build(BalanceSpec, options, str(arguments.fix))
+        spec = replace(spec, **{key: getattr(built, key) for key in options})
+    return BalanceProblem(
+        layers=layers,
+        stages=stages,
+        micro_batches=arguments.micro_batches,
+        chunks=2 if schedule in ("zb-v", "dualpipe-v") else arguments.interleave,
+        schedule=schedule,
+        memory_limit_mib=limit,
+        constant_mib=_per_stage(fixed.get("constant_mib", constant), stages, "-mc"),
+        slowness=_per_stage(fixed.get("slowness", arguments.slowness), stages, "--slowness", least=0.0, above=True),
+        p2p=_number(arguments.p2p, "--p2p"),
+        batched=arguments.batched,
+        splits=arguments.sequence,
+        spec=spec,
+    )
+
+
+def memories_text(found: LayerMemories) -> str:
+    """Measured layer memories for people."""
+    kept = ", ".join(f"{name} {value:,.0f}" for name, value in found.kept.items())
+    return (
+        f"measured, MiB: parameter {found.parameter:,.0f} a layer; kept by a micro-batch in a layer: {kept}; first"
+        f" stage {found.head:,.0f}, last {found.tail:,.0f}, every stage {found.constant:,.0f} more; off by at most"
+        f" {found.worst_mib:,.0f}"
+    )
+
+
+def _schedule(arguments: argparse.Namespace) -> str:
+    from paraplan.layouts import SCHEDULES
+
+    schedule = arguments.schedule or ""
+    if not schedule or schedule == "auto":
+        schedule = "interleaved" if arguments.interleave > 1 else "1f1b"
+        if arguments.sequence > 1:
+            schedule = "seq1f1b"
+        if arguments.dualpipe:
+            schedule = "dualpipe-v"
+    if arguments.less_memory and schedule == "interleaved":
+        schedule = "interleaved-less-memory"
+    if schedule not in SCHEDULES:
+        raise InputError(f"--schedule: {schedule!r} found, auto or one of {', '.join(SCHEDULES)} is allowed")
+    return schedule
+
+
+def _fixed(path: str | None) -> Mapping[str, Any]:
+    """The file of ``--fix``; single rows of tables wrapped."""
+    if path is None:
+        return {}
+    document = read_document(Path(path))
+    if not isinstance(document, Mapping):
+        raise InputError(f"{path}: {type(document).__name__} found, a mapping is needed")
+    refuse_unknown(document, FIXED, path)
+    return {key: [value] if key in TABLES and _row(value) else value for key, value in document.items()}
+
+
+def _row(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(x, int) for x in value)
+
+
+def mebibytes(text: str) -> float | list[float]:
+    """MiB from ``56000``, ``58GB`` or one of either for every stage, separated by commas.
+
+    Raises:
+        InputError: something else.
+    """
+    values = []
+    for part in str(text).split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            values.append(size(part, "-mem") / MIB)
+    return values[0] if len(values) == 1 else values
+
+
+def numbers(text: str) -> float | list[float]:
+    """A number, or one for every stage, separated by commas.
+
+    Raises:
+        InputError: something else.
+    """
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--slowness: {text!r} found, a number or one for each stage is needed") from None
+    return values[0] if len(values) == 1 else values
+
+
+def _number(value: float, option: str, *, above: bool = False) -> float:
+    if not 0 <= value < float("inf") or (above and value == 0):
+        raise InputError(
+            f"{option}: {value:g} found, a finite number {'above' if above else 'of at least'} 0 is needed"
+        )
+    return value
+
+
+def _per_stage(
+    value: Any, stages: int, option: str, *, least: float = float("-inf"), above: bool = False
+) -> tuple[float, ...]:
+    values = list(value) if isinstance(value, list) else [value] * stages
+    if len(values) != stages:
+        raise InputError(f"{option}: {len(values)} numbers found, one for each of the {stages} stages is needed")
+    for one in values:
+        good = isinstance(one, (int, float)) and not isinstance(one, bool) and least <= one < float("inf")
+        if not good or (above and one == 0):
+            bound = f" {'above' if above else 'of at least'} {least:g}" if least > float("-inf") else ""
+            raise InputError(f"{option}: {one!r} found, a finite number{bound} is needed")
+    return tuple(float(one) for one in values)
+
+
+def _counted(layers: LayerSet, count: int, where: str) -> LayerSet:
+    """The layer set with the training configuration's number of layers."""
+    bodies = layers.of_role("BODY")
+    if sum(layer.count for layer in bodies) == count:
+        return layers
+    if len(bodies) > 1:
+        raise InputError(
+            f"{where}: model.model_config.num_layers: {count} found, {sum(layer.count for layer in bodies)} are in the"
+            " layer file, whose types do not say how to share them"
+        )
+    return replace(
+        layers, layers=tuple(replace(one, count=count) if one.role == "BODY" else one for one in layers.layers)
+    )
