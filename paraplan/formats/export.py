@@ -1,13 +1,14 @@
 """A plan as the launch configuration of a training framework, by the framework's own rules."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from paraplan.errors import InputError
 from paraplan.ppb.lists import write_lists
+from paraplan.simulator.schedules import V_SHAPED
 
 Grid = list[list[int]]
 
@@ -24,6 +25,8 @@ class Launch:
     schedule: str
     mtp: int
     """Multi-token-prediction layers."""
+    moved: Mapping[str, Grid] = field(default_factory=dict)
+    """Ends of the model (embedding, mtp, head) that were placed by balancing, and where."""
 
     @property
     def total(self) -> int:
@@ -53,6 +56,11 @@ def launch_of(document: Mapping[str, Any], rank: int, where: str) -> Launch:
             {str(name): [[int(x) for x in row] for row in table] for name, table in pipeline["recompute"].items()},
             str(pipeline["schedule"]),
             mtp,
+            {
+                name: [[int(x) for x in row] for row in next(iter(pipeline["assignment"][name].values()))]
+                for name in ENDS
+                if name in pipeline.get("assignment", {})
+            },
         )
         for key in ("dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs", "mb", "sp", "zero_stage", "recompute"):
             launch.parallel[key]
@@ -74,11 +82,29 @@ def export(launch: Launch, framework: str) -> str:
     return writer(launch)
 
 
+ENDS = {"embedding": "E", "mtp": "m", "head": "L"}
+"""Layer types beside the transformer's, and their letters in Megatron's layout."""
+
+
 def pipeline_layout(launch: Launch) -> str:
-    """Megatron's ``--pipeline-model-parallel-layout``: stages in model order, E embedding, t layer, m MTP, L loss."""
+    """Megatron's ``--pipeline-model-parallel-layout``: stages in model order, E embedding, t layer, m MTP, L loss.
+
+    Raises:
+        InputError: ends of the model where Megatron cannot have them.
+    """
     flat = ["t" * count for row in launch.layers for count in row]
+    where = {name: [x for row in launch.moved[name] for x in row] if name in launch.moved else None for name in ENDS}
+    embedding, mtp, head = where.values()
+    if embedding is not None and not embedding[0]:
+        raise InputError("movable embedding: Megatron-LM keeps it on the first stage; plan without it in movable")
+    if head is not None and not head[-1]:
+        raise InputError("movable head: Megatron-LM keeps the loss on the last chunk; plan without it in movable")
+    if mtp is not None and sum(count > 0 for count in mtp) > 1:
+        raise InputError("movable mtp: Megatron-LM keeps all prediction layers on one chunk")
+    place = mtp.index(max(mtp)) if mtp is not None else len(flat) - 1
+    flat[place] += "m" * launch.mtp
     flat[0] = "E" + flat[0]
-    flat[-1] = flat[-1] + "m" * launch.mtp + "L"
+    flat[-1] += "L"
     return "|".join(flat)
 
 
@@ -146,8 +172,18 @@ def _mindspeed(launch: Launch) -> str:
     return _megatron(launch) + "--use-flash-attn\n"
 
 
+def _at_the_ends(launch: Launch, framework: str) -> None:
+    """Refuse ends of the model that balancing moved away from them."""
+    for name, grid in launch.moved.items():
+        last = grid[-1][0] if launch.schedule in V_SHAPED else grid[-1][-1]
+        there = grid[0][0] if name == "embedding" else last
+        if there != sum(map(sum, grid)):
+            raise InputError(f"movable {name}: {framework} keeps it at its end; plan without it in movable")
+
+
 def _mindformers(launch: Launch) -> str:
     """The sections of a MindFormers YAML that hold the plan."""
+    _at_the_ends(launch, "MindFormers")
     row = launch.parallel
     chunks, stages = len(launch.layers), len(launch.layers[0])
     share = launch.total // (chunks * stages)
@@ -190,6 +226,7 @@ def _mindformers(launch: Launch) -> str:
 
 def _torchtitan(launch: Launch) -> str:
     """The sections of a TorchTitan job TOML that hold the plan."""
+    _at_the_ends(launch, "TorchTitan")
     row, training = launch.parallel, launch.training
     schedules = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-v": "ZBVZeroBubble"}
     if launch.schedule not in schedules:

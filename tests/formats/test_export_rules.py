@@ -1,5 +1,7 @@
 """Exports follow the frameworks' own rules."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -25,6 +27,17 @@ def test_megatron_layout_names_every_layer_in_model_order() -> None:
     assert text.count("t", text.index("'E"), text.index("L'")) == given.total
     assert "--sequence-parallel" in text
     assert "--use-distributed-optimizer" in text
+
+
+def test_prediction_layer_that_moved_is_where_the_plan_has_it() -> None:
+    given = replace(launch([[2, 3], [3, 1]]), mtp=1, moved={"mtp": [[0, 0], [1, 0]]})
+    assert pipeline_layout(given) == "Ett|ttt|tttm|tL"
+    with pytest.raises(InputError, match="movable mtp: TorchTitan keeps it at its end"):
+        export(given, "torchtitan")
+    with pytest.raises(InputError, match="keeps the loss on the last chunk"):
+        pipeline_layout(replace(given, moved={"head": [[0, 0], [1, 0]]}))
+    with pytest.raises(InputError, match="keeps it on the first stage"):
+        pipeline_layout(replace(given, moved={"embedding": [[0, 1], [0, 0]]}))
 
 
 def test_megatron_uses_plain_flags_when_chunks_are_equal() -> None:

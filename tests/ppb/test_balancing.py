@@ -318,3 +318,26 @@ def test_auto_tries_every_schedule_of_as_many_chunks() -> None:
     two = replace(two, spec=replace(two.spec, schedule="auto"))
     assert [one.schedule for one in alternatives(two)] == ["interleaved", "interleaved-less-memory", "zb-v"]
     assert alternatives(replace(two, batched=True)) == [replace(two, batched=True)]
+
+
+def test_order_of_strategies_and_units_do_not_matter() -> None:
+    strategies = {"none": Strategy(4.0), "select": Strategy(2.5, 0.3), "full": Strategy(1.0, 1.0)}
+    problem = make(layer_set(7, strategies), 3, 6, 1, "1f1b", 18.0)
+    plan = balance(problem)
+    turned = make(layer_set(7, dict(reversed(strategies.items()))), 3, 6, 1, "1f1b", 18.0)
+    assert balance(turned).makespan == pytest.approx(plan.makespan, rel=1e-9)
+    # Memory counted in another unit: limit, parameters and activations times 1,024.
+    scaled = LayerSet(
+        "scaled",
+        tuple(
+            replace(
+                layer,
+                parameter=layer.parameter * 1024,
+                strategies={
+                    name: replace(one, activation=one.activation * 1024) for name, one in layer.strategies.items()
+                },
+            )
+            for layer in problem.layers.layers
+        ),
+    )
+    assert balance(make(scaled, 3, 6, 1, "1f1b", 18.0 * 1024)).makespan == pytest.approx(plan.makespan, rel=1e-9)
