@@ -97,6 +97,10 @@ OPTIMAL_GAP = 1e-6
 """A makespan this near its bound is called optimal: the solvers' own precision."""
 
 
+GRACE_S = 30.0
+"""Seconds past the time limit in which the integer program may still find out whether there is any assignment."""
+
+
 class _Balancing:
     """One schedule of one problem."""
 
@@ -146,6 +150,8 @@ class _Balancing:
         last_resort = self.best is None or spec.effort == 2
         if self._gap() > OPTIMAL_GAP and last_resort and self._integer(relaxation, self.deadline):
             return self._infeasible()
+        if self.best is None and self._integer(relaxation, time.monotonic() + GRACE_S):
+            return self._infeasible()
         if self.best is None:
             return self._unknown()
         return self._answer(self.best)
@@ -153,7 +159,7 @@ class _Balancing:
     def _integer(self, relaxation: Relaxation, deadline: float) -> bool:
         """Let the integer program improve the best assignment and the bound; whether it showed that there is none."""
         program = model.IntegerProgram(self.problem, relaxation.cuts)
-        solved = program.solve(self.solver, min(deadline, self.deadline), self.best, self.best_time)
+        solved = program.solve(self.solver, deadline, self.best, self.best_time)
         if math.isinf(solved.bound) and self.best is None:
             return True
         if math.isfinite(solved.bound):
