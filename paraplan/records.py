@@ -46,7 +46,7 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     """The first problem of a validation: field, value found, what is allowed."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
-    message = first["msg"][0].lower() + first["msg"][1:]
+    message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
     found = first["input"]

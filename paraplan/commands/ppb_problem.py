@@ -41,7 +41,11 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
     if arguments.train_layers:
         layers = _counted(layers, arguments.train_layers, arguments.train)
     stages = arguments.stages
-    limit = _per_stage(fixed.get("memory_limit_mib", arguments.memory), stages, "-mem", least=0.0, above=True)
+
+    def per_stage(key: str, option: str, given: Any, **bounds: Any) -> tuple[float, ...]:
+        where = f"{arguments.fix}: {key}" if key in fixed else option
+        return _per_stage(fixed.get(key, given), stages, where, **bounds)
+
     options = {key: fixed[key] for key in (*TABLES, "pins", "forbidden", "movable") if key in fixed}
     spec = BalanceSpec(
         time_limit_s=_number(arguments.time, "-t", above=True),
@@ -54,20 +58,26 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
     if options:
         built = build(BalanceSpec, options, str(arguments.fix))
         spec = replace(spec, **{key: getattr(built, key) for key in options})
-    return BalanceProblem(
+    problem = BalanceProblem(
         layers=layers,
         stages=stages,
         micro_batches=arguments.micro_batches,
         chunks=2 if schedule in ("zb-v", "dualpipe-v") else arguments.interleave,
         schedule=schedule,
-        memory_limit_mib=limit,
-        constant_mib=_per_stage(fixed.get("constant_mib", constant), stages, "-mc"),
-        slowness=_per_stage(fixed.get("slowness", arguments.slowness), stages, "--slowness", least=0.0, above=True),
+        memory_limit_mib=per_stage("memory_limit_mib", "-mem", arguments.memory, least=0.0, above=True),
+        constant_mib=per_stage("constant_mib", "-mc", constant),
+        slowness=per_stage("slowness", "--slowness", arguments.slowness, least=0.0, above=True),
         p2p=_number(arguments.p2p, "--p2p"),
         batched=arguments.batched,
         splits=arguments.sequence,
         spec=spec,
     )
+    if arguments.fix:
+        try:
+            _ = problem.restrictions
+        except InputError as error:
+            raise InputError(f"{arguments.fix}: {error}") from None
+    return problem
 
 
 def memories_text(found: LayerMemories) -> str:

@@ -22,6 +22,8 @@ class Pin:
     stage: int
     chunk: int = 0
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a field to nobody)
+
 
 @dataclass(frozen=True, slots=True)
 class Forbidden:
@@ -31,6 +33,8 @@ class Forbidden:
     layer: str | None = None
     stage: int | None = None
     chunk: int | None = None
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,12 @@ def _allowed(problem: "BalanceProblem") -> npt.NDArray[np.bool_]:
             if value is not None:
                 here &= of_place == value
         if not here.any():
+            where = " of ".join(
+                f"{name} {value}" for name, value in (("chunk", one.chunk), ("stage", one.stage)) if value is not None
+            )
             raise InputError(
-                f"forbidden: chunk {one.chunk} of stage {one.stage} found, chunks 0 to {problem.chunks - 1}"
-                f" and stages 0 to {problem.stages - 1} are there"
+                f"forbidden: {where} found, chunks 0 to {problem.chunks - 1} and stages 0 to {problem.stages - 1}"
+                " are there"
             )
         for t in types:
             allowed[t, problem.strategies.index(one.strategy), here] = False

@@ -21,6 +21,11 @@ HOT, COLD = 0.004, 1e-5
 REMEMBERED_PATHS = 24
 """Longest paths of refused assignments: one of them usually refuses the next move too, without playing it."""
 
+MOST_BLOCKS = 1_500_000_000
+"""Blocks that the moves of one run may play: some five seconds."""
+
+LEAST_MOVES = 200
+
 OVER_PRICE = 4.0
 """Price of an assignment twice the memory limit, in makespans."""
 
@@ -83,11 +88,14 @@ def anneal(
     Args:
         instance: The flattened problem.
         starts: Assignments (T, R, C).
-        moves: Moves of each run.
+        moves: Moves of each run; fewer where the pipeline has so many blocks that they would take minutes.
         seed: The run's number is added to it.
         makespan: A typical one, for the temperature.
         stop_at: A lower bound; reaching it ends a run.
     """
+
+    blocks = len(instance.arrays[0])
+    moves = min(moves, max(LEAST_MOVES, MOST_BLOCKS // blocks))
 
     def run(i: int) -> tuple[float, Counts]:
         best, counts = _anneal(
