@@ -129,18 +129,28 @@ def ranking_table(plans: Sequence[RankedPlan], timelines: Sequence[str]) -> list
             (
                 str(plan.rank),
                 f"[{plan.name}]({path})" if path else plan.name,
-                f"{plan.step_time_s:.4g}",
-                f"{plan.estimated_step_time_s:.4g}",
+                four_digits(plan.step_time_s),
+                four_digits(plan.estimated_step_time_s),
                 f"{plan.tokens_per_s_per_device:,.0f}",
                 f"{plan.mfu:.1%}",
                 f"{plan.peak_memory_gib:.1f}",
                 f"{pipeline['bubble']['total']:.1%}",
-                f"{pipeline['status']}, gap {pipeline['gap']:.2%}"
-                if pipeline["gap"] is not None
-                else pipeline["status"],
+                solver_text(pipeline),
             )
         )
     return table(header, rows, left=(1, 8))
+
+
+def four_digits(value: float) -> str:
+    """Four significant digits, trailing zeros kept, so that columns line up."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def solver_text(pipeline: Mapping[str, Any]) -> str:
+    """How far from optimal a balanced pipeline can be at most."""
+    if pipeline["status"] == "feasible" and pipeline["gap"] is not None:
+        return f"within {pipeline['gap']:.2%} of optimal"
+    return str(pipeline["status"])
 
 
 def time_table(plans: Sequence[RankedPlan]) -> list[str]:

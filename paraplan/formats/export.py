@@ -76,7 +76,7 @@ def export(launch: Launch, framework: str) -> str:
     Raises:
         InputError: an unknown framework, or something that it cannot express.
     """
-    writer = _WRITERS.get(framework)
+    writer = _WRITERS.get({"hyper_v2": "hyperparallel", "nemo": "megatron"}.get(framework, framework))
     if writer is None:
         raise InputError(f"--to: {framework!r} found, one of {', '.join(_WRITERS)} is allowed")
     return writer(launch)

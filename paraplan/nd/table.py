@@ -17,8 +17,8 @@ HEADERS = (
     ("zero", "zero_stage", "{}"),
     ("recompute", "recompute", "{}"),
     ("schedule", "schedule", "{}"),
-    ("step s", "step_time_s", "{:.4g}"),
-    ("tok/s/dev", "tokens_per_s_per_device", "{:.5g}"),
+    ("step s", "step_time_s", "{:#.4g}"),
+    ("tok/s/dev", "tokens_per_s_per_device", "{:,.0f}"),
     ("MFU %", "mfu", "{:.1%}"),
     ("peak GiB", "peak_memory_gib", "{:.1f}"),
 )
@@ -32,7 +32,7 @@ def ranking_table(ranked: list[dict[str, Any]], width: int) -> str:
     dropped: list[str] = []
     while True:
         cells = [[header for header, _, _ in columns]]
-        cells += [[form.format(row[key]).rstrip("%") for _, key, form in columns] for row in ranked]
+        cells += [[form.format(row[key]).rstrip("%.") for _, key, form in columns] for row in ranked]
         widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
         left = [name for name in _DROPPED_FIRST if any(key == name for _, key, _ in columns)]
         if sum(widths) + 2 * (len(widths) - 1) <= width or not left:
