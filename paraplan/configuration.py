@@ -232,7 +232,7 @@ def _value(given: Any, dimension: str, where: str) -> int:
         close = difflib.get_close_matches(str(given), words, 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{where}: {given!r} found, one of {', '.join(words)} is allowed{hint}")
-    if dimension in ("sp", "swap_os"):
+    if dimension in ("sp", "swap_act", "swap_os"):
         if given in (0, 1) or isinstance(given, bool):
             return int(given)
         raise InputError(f"{where}: {given!r} found, true or false is allowed")

@@ -64,6 +64,8 @@ class Layouts:
     """Index into :data:`SCHEDULES`."""
     cp_kind: IntArray
     """Index into :data:`CONTEXT_KINDS`."""
+    swap_act: IntArray
+    """1: what layers keep for the backward lives in host memory."""
     swap_os: IntArray
     """1: optimizer states live in host memory."""
 
@@ -97,5 +99,6 @@ DEFAULTS: Mapping[str, int] = {
     "recompute_layers": -1,
     "schedule": 0,
     "cp_kind": 0,
+    "swap_act": 0,
     "swap_os": 0,
 }

@@ -17,6 +17,7 @@ TIME_PARTS = (
     "cp_comm",
     "ep_comm",
     "recompute",
+    "swap",
     "pp_comm",
     "bubble",
     "imbalance",
@@ -79,6 +80,8 @@ def layout_name(layout: Mapping[str, int]) -> str:
         words.append(CONTEXT_KINDS[layout["cp_kind"]])
     if layout["swap_os"]:
         words.append("swap")
+    if layout["swap_act"]:
+        words.append("swapact")
     return "-".join(words)
 
 
@@ -105,7 +108,7 @@ def time_parts(
         outside: Seconds of the step outside the pipeline.
     """
     work = makespan / (1 + bubble["total"])
-    parts = _spread(work, estimated, ("compute", "tp_comm", "cp_comm", "ep_comm"))
+    parts = _spread(work, estimated, ("compute", "tp_comm", "cp_comm", "ep_comm", "swap"))
     parts |= {
         "recompute": work * bubble["recompute"],
         "pp_comm": work * bubble["communication"],

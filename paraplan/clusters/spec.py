@@ -48,6 +48,8 @@ class Efficiency:
     """Achievable share of the innermost link's bandwidth (bus bandwidth of large collectives)."""
     inter_link: float = 0.80
     """Achievable share of the outer links' bandwidth."""
+    host_link: float = 0.8
+    """Achievable share of the bandwidth between device and host memory."""
     contention: float = 0.1
     """Compute time lost per second of a collective that runs behind it."""
     launch_seconds: float = 4e-6
@@ -74,6 +76,8 @@ class DeviceSpec:
     sm_count: int = 0
     """Compute units that matrix-product tiles are dealt over (SMs, or AI cores)."""
     l2_bytes: float = 0.0
+    host_bandwidth: float = 0.0
+    """Nominal bytes per second between the device and host memory, per direction; 0: nothing can be swapped."""
     power_watts: float = 0.0
     price_per_hour: float = 0.0
     """In US dollars; 0: unknown."""

@@ -19,7 +19,7 @@ from paraplan.documents import read_document, write_whole
 from paraplan.errors import InputError
 from paraplan.layouts import RECOMPUTE
 from paraplan.nd.search import SearchResult
-from paraplan.nd.search_spec import ALIASES, DIMENSIONS, SearchSpec
+from paraplan.nd.search_spec import ALIASES, DIMENSIONS, UNSEARCHED, SearchSpec
 
 GIB = 2.0**30
 DEFAULT_TOP = 10
@@ -41,6 +41,9 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("-M", "--max-mem", metavar="SIZE", help="memory budget of a device, e.g. 58GB")
     parser.add_argument("-mem", "--reserve", metavar="SIZE", help="memory kept back for balancing, e.g. 4GB")
+    parser.add_argument(
+        "-swap_act", "--swap-act", action="store_true", help="activations travel to host memory and back"
+    )
     parser.add_argument("-swap_os", "--swap-os", action="store_true", help="optimizer states live in host memory")
     parser.add_argument(
         "-mppb",
@@ -220,6 +223,8 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
     candidates = dict(config.search.candidates)
     if arguments.dimensions is not None:
         candidates = _varied(arguments.dimensions, candidates)
+    if arguments.swap_act:
+        candidates["swap_act"] = (1,)
     if arguments.swap_os:
         candidates["swap_os"] = (1,)
     if arguments.manual_ppb:
@@ -243,8 +248,8 @@ def _varied(names: list[str], candidates: dict[str, tuple[int, ...] | None]) -> 
             raise InputError(f"-l: {name!r} found, allowed: {', '.join(x.upper() for x in DIMENSIONS)}")
         keys.append(key)
     if not keys:
-        return dict.fromkeys(d for d in DIMENSIONS if d not in ("recompute_layers", "cp_kind", "swap_os")) | {
-            name: values for name, values in candidates.items() if name in ("recompute_layers", "cp_kind", "swap_os")
+        return dict.fromkeys(d for d in DIMENSIONS if d not in UNSEARCHED) | {
+            name: values for name, values in candidates.items() if name in UNSEARCHED
         }
     # dp and mb follow from the rest; degrees that are neither named nor given stay at 1.
     held: dict[str, tuple[int, ...] | None] = {

@@ -1,6 +1,6 @@
 """Peak memory of a layout: every stage's states, activations in flight, transient peaks and overhead."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +113,10 @@ GATHERED_LAYERS = 3
 """ZeRO-3 holds the layer at work and the next one, and the full gradient of the one behind."""
 
 
+SWAPPED_LAYERS = 2
+"""Where activations are swapped, the device holds those of the layer at work and of the one on its way."""
+
+
 class _Costs:
     """Layer costs gathered for ``N`` layouts, summed up for whichever stage is asked for."""
 
@@ -158,7 +162,13 @@ class _Costs:
         layouts = self.layouts
         holding = combine(self.state_rows, layouts.pp, layouts.vpp)
         keeping = combine(
-            self.level_rows, layouts.recompute_layers + 1, layouts.pp, layouts.vpp, layouts.schedule, layouts.mb
+            self.level_rows,
+            layouts.recompute_layers + 1,
+            layouts.pp,
+            layouts.vpp,
+            layouts.schedule,
+            layouts.mb,
+            layouts.swap_act,
         )
         states, dynamic = self._of(holding.rows_U), self._of(keeping.rows_U)
         for (stage_S, held_S), (stage_D, held_D) in zip(states.candidates(), dynamic.candidates(), strict=True):
@@ -216,9 +226,10 @@ class _Costs:
                 kept += ends[kind] * chosen
                 continue
             count = held.dense if kind == "dense" else held.moe
-            kept += self._kept_of(kind, count.astype(np.float64), chosen)
+            kept += self._stays(self._kept_of(kind, count.astype(np.float64), chosen))
             own = self._chosen(self.activations[kind].transient)
             np.maximum(transient, (count > 0) * own, out=transient)
+        transient = transient + self._swapping({"dense": held.dense, "moe": held.moe})
         in_flight = kept / layouts.vpp * self.in_flight.on(stage)
         return np.asarray((1 + self.fragmentation) * (in_flight + transient))
 
@@ -235,6 +246,25 @@ class _Costs:
         most = np.where(layouts.recompute_layers < 0, held, layouts.recompute_layers * layouts.vpp)
         recomputing = np.minimum(held, most)
         return np.asarray(recomputing * chosen + (held - recomputing) * plain)
+
+    def _stays(self, kept: Array) -> Array:
+        """What layers keep on the device: nothing where it is swapped to the host."""
+        return np.where(self.layouts.swap_act == 1, 0.0, kept) if self.layouts.swap_act.any() else kept
+
+    def _swapping(self, counts: Mapping[str, npt.NDArray[Any]]) -> Array | float:
+        """Activations of the layer at work and of the one on its way, where they are swapped."""
+        layouts = self.layouts
+        if not layouts.swap_act.any():
+            return 0.0
+        largest = np.zeros(len(layouts))
+        for kind in ("dense", "moe"):
+            if kind in self.states:
+                own = self._chosen(self.activations[kind].kept)
+                plain = self.activations[kind].kept[0][self.activation_rows]
+                # With some layers that recompute, those that do not are the larger.
+                own = np.where(layouts.recompute_layers < 0, own, plain)
+                np.maximum(largest, (counts[kind] > 0) * own, out=largest)
+        return np.where(layouts.swap_act == 1, SWAPPED_LAYERS * largest, 0.0)
 
     def _gathered(self, counts: dict[str, npt.NDArray[Any]]) -> Array:
         """The largest layer of a stage that ZeRO-3 gathers."""
@@ -263,7 +293,7 @@ class _Costs:
                 parts[name] = parts[name] + counts[kind] * getattr(states, name)[self.state_rows]
             chosen = self._chosen(self.activations[kind].kept)
             if kind in ("dense", "moe"):
-                kept = kept + self._kept_of(kind, counts[kind].astype(np.float64), chosen)
+                kept = kept + self._stays(self._kept_of(kind, counts[kind].astype(np.float64), chosen))
                 own = self._chosen(self.activations[kind].transient)
                 transient = np.maximum(transient, (counts[kind] > 0) * own)
             else:
@@ -273,7 +303,7 @@ class _Costs:
         # The loss's logits are gone before the first layer's backward brings its own tensors.
         parts["transient"] = np.maximum(transient - parts["loss"], 0.0)
         gathered = {kind: count for kind, count in counts.items() if kind != "mtp"}
-        parts["buffers"] = GATHERED_LAYERS * self._gathered(gathered) + self.buffers()
+        parts["buffers"] = GATHERED_LAYERS * self._gathered(gathered) + self.buffers() + self._swapping(counts)
         dynamic = parts["activations"] + parts["transient"] + parts["loss"] + parts["buffers"]
         parts["overhead"] = self.constant + self.fragmentation * dynamic
         return parts

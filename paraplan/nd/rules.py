@@ -179,6 +179,11 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
         "swap needs states", "optimizer states are swapped where the optimizer is sharded", "zero_stage swap_os",
         lambda c: (c["swap_os"] == 0) | (c["zero_stage"] >= 1),
     )  # fmt: skip
+    rule(
+        "swap needs a host link", f"the bandwidth between {problem.cluster.device.name} and its host is not known",
+        "swap_act swap_os",
+        lambda c: ((c["swap_act"] == 0) & (c["swap_os"] == 0)) | (problem.cluster.device.host_bandwidth > 0),
+    )  # fmt: skip
     for text in search.constraints:
         expression = parse_expression(text, "search.constraints")
         rule(

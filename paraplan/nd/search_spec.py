@@ -12,7 +12,7 @@ AUTO = None
 
 DIMENSIONS = (
     "dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs", "mb", "sp", "zero_stage", "op", "recompute", "recompute_layers",
-    "schedule", "cp_kind", "swap_os",
+    "schedule", "cp_kind", "swap_act", "swap_os",
 )  # fmt: skip
 
 NAMES: Mapping[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CONTEXT_KINDS}
@@ -21,7 +21,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHE
 ALIASES: Mapping[str, str] = {"mp": "tp", "zero": "zero_stage", "micro_batch": "mbs", "rec": "recompute"}
 """Other names people give to dimensions, in lower case."""
 
-UNSEARCHED: Mapping[str, tuple[int, ...]] = {"recompute_layers": (-1,), "cp_kind": (0,), "swap_os": (0,)}
+UNSEARCHED: Mapping[str, tuple[int, ...]] = {
+    "recompute_layers": (-1,),
+    "cp_kind": (0,),
+    "swap_act": (0,),
+    "swap_os": (0,),
+}
 """Dimensions that stay at one value unless the configuration opens them."""
 
 

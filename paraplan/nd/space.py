@@ -18,7 +18,7 @@ from paraplan.problem import Problem
 
 ORDER = (
     "dp", "cp_kind", "mbs", "mb", "vpp", "schedule", "ep", "etp", "sp", "zero_stage", "op", "recompute",
-    "recompute_layers", "swap_os",
+    "recompute_layers", "swap_act", "swap_os",
 )  # fmt: skip
 """The order in which dimensions join (tp, cp and pp come first): those that rules cut hardest, early."""
 
@@ -256,6 +256,7 @@ AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {
     "recompute": _recompute,
     "recompute_layers": lambda problem: (-1, *sorted({max(1, problem.model.layers // q) for q in (64, 16)})),
     "cp_kind": lambda _: tuple(range(len(CONTEXT_KINDS))),
+    "swap_act": lambda _: (0, 1),
     "swap_os": lambda _: (0, 1),
 }
 """Automatic candidates that do not depend on the row."""

@@ -28,8 +28,9 @@ class DataParallel:
 def data_parallel(problem: Problem, layouts: Layouts) -> DataParallel:
     """Costs of an average stage with the embedding's share, once per combination of the degrees they depend on."""
     found = combine(
-        layouts.dp, layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.pp, layouts.zero_stage, layouts.op
-    )
+        layouts.dp, layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.pp, layouts.zero_stage, layouts.op,
+        layouts.swap_os,
+    )  # fmt: skip
     rows = layouts.take(found.rows_U)
     dense, expert = stage_parameters(problem, rows)
     copies = (rows.dp * rows.cp).astype(np.float64)
@@ -60,6 +61,12 @@ def data_parallel(problem: Problem, layouts: Layouts) -> DataParallel:
     )
     kernels = Kernels(problem.cluster.device, problem.training.precision)
     optimizer = kernels.bytes_seconds(moved)
+    if rows.swap_os.any():
+        # States come from the host and go back, both ways at once, behind the update itself.
+        device = problem.cluster.device
+        states = (dense / shard + expert / expert_shard) * framework.optimizer_bytes
+        travel = states / (device.host_bandwidth * device.efficiency.host_link)
+        optimizer = np.where(rows.swap_os == 1, np.maximum(optimizer, travel), optimizer)
     inverse = found.inverse_N
     return DataParallel(reduce[inverse], gather[inverse], optimizer[inverse])
 

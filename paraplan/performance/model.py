@@ -11,6 +11,7 @@ from paraplan.clusters.placement import place
 from paraplan.combinations import combine
 from paraplan.layer_kinds import KINDS, front_dense, on_stage
 from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.memory.layers import layer_activations
 from paraplan.performance import communication
 from paraplan.performance.compute import Array
 from paraplan.performance.data_parallel import DataParallel, data_parallel
@@ -20,6 +21,7 @@ from paraplan.problem import Problem
 COMPONENTS = (
     "compute",
     "recompute",
+    "swap",
     "tp_comm",
     "cp_comm",
     "ep_comm",
@@ -89,6 +91,7 @@ def step_times(problem: Problem, layouts: Layouts) -> Array:
         layouts.schedule,
         layouts.mb,
         layouts.dp,
+        layouts.swap_act,
     )
     return step.of(found.rows_U).pipeline[found.inverse_N] + step.outside
 
@@ -146,7 +149,33 @@ class _Step:
     @cached_property
     def layer(self) -> dict[str, Array]:
         """Seconds of one micro-batch through a layer of each kind, recompute included."""
-        return {kind: sum(self._gathered(kind, "total")) for kind in self.costs.kinds}  # type: ignore[misc]
+        found: dict[str, Array] = {kind: sum(self._gathered(kind, "total")) for kind in self.costs.kinds}  # type: ignore[misc]
+        return {kind: seconds + self.swapped.get(kind, 0.0) for kind, seconds in found.items()}
+
+    @cached_property
+    def swapped(self) -> dict[str, Array]:
+        """Seconds by which a layer's activations, on their way to the host and back, outlast its passes.
+
+        They leave behind the layer's forward and come back behind its backward and recomputation, both ways at once.
+        """
+        layouts, device = self.layouts, self.problem.cluster.device
+        if not layouts.swap_act.any():
+            return {}
+        combinations, activations = layer_activations(self.problem, layouts)
+        rows, share = combinations.inverse_N, self.recomputed_share
+        exposed: dict[str, Array] = {}
+        for kind in ("dense", "moe"):
+            if kind not in self.costs.kinds:
+                continue
+            levels = np.stack(activations[kind].kept, axis=1)
+            chosen = levels.reshape(-1)[rows * len(RECOMPUTE) + layouts.recompute]
+            size = share * chosen + (1 - share) * levels[rows, 0]
+            seconds = size / (device.host_bandwidth * device.efficiency.host_link)
+            forward = self.costs.kinds[kind].forward.total[self.inverse]
+            both, again = self._gathered(kind, "total")
+            shown = np.maximum(0.0, seconds - forward) + np.maximum(0.0, seconds - (both - forward + again))
+            exposed[kind] = np.where(layouts.swap_act == 1, shown, 0.0)
+        return exposed
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
@@ -317,6 +346,8 @@ class _Step:
                 work, again = self._gathered(kind, field)
                 parts[name] = parts[name] + passes * counts[kind] * work
                 parts["recompute"] = parts["recompute"] + passes * counts[kind] * again
+        for kind, seconds in self.swapped.items():
+            parts["swap"] = parts["swap"] + passes * counts[kind] * seconds
         parts["pp_comm"] = self.sends
         parts["dp_comm"] = self.data_parallel_seconds
         parts["bubble"] = layouts.mb * (self.slowest_stage - self.all_layers / layouts.pp) + self.fill

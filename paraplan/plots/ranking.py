@@ -15,6 +15,7 @@ TIME_STYLES: Mapping[str, tuple[str, str]] = {
     "cp_comm": ("context-parallel comm", "#f7cb6b"),
     "ep_comm": ("expert-parallel comm", "#d95d0e"),
     "recompute": ("recompute", "#7fb3e0"),
+    "swap": ("activation swap", "#b6d4ee"),
     "pp_comm": ("pipeline comm", "#8c2d5a"),
     "bubble": ("pipeline fill and drain", "#d9d9d9"),
     "imbalance": ("imbalance", "#a3a3a3"),

@@ -8,6 +8,7 @@ from paraplan import memory, performance
 from paraplan.errors import InputError
 from paraplan.layer_kinds import KINDS
 from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.memory.model import SWAPPED_LAYERS
 from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import LayerSet, LayerType, Strategy
 from paraplan.ppb.problem import BalanceProblem
@@ -51,10 +52,15 @@ def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None)
         for r, name in enumerate(RECOMPUTE):
             if (role != "BODY" and name != "none") or (role == "BODY" and name not in allowed):
                 continue
+            kept = float(costs.activation_NKR[0, k, r])
+            transient = float(costs.transient_NKR[0, k, r])
+            host_time = 0.0
+            if row["swap_act"] and role == "BODY":
+                device = problem.cluster.device
+                host_time = kept / (device.host_bandwidth * device.efficiency.host_link)
+                kept, transient = 0.0, transient + SWAPPED_LAYERS * kept
             strategies[name] = Strategy(
-                float(costs.activation_NKR[0, k, r]) * growth / MIB,
-                float(times.recompute_NKR[0, k, r]),
-                float(costs.transient_NKR[0, k, r]) * growth / MIB,
+                kept * growth / MIB, float(times.recompute_NKR[0, k, r]), transient * growth / MIB, host_time
             )
         layers.append(
             LayerType(
@@ -90,7 +96,10 @@ def _useful(strategies: dict[str, Strategy]) -> dict[str, Strategy]:
     kept: dict[str, Strategy] = {}
     for name, one in strategies.items():
         beaten = any(
-            other.extra <= one.extra and other.activation <= one.activation and other.transient <= one.transient
+            other.extra <= one.extra
+            and other.activation <= one.activation
+            and other.transient <= one.transient
+            and other.host_time <= one.host_time
             for other in kept.values()
         )
         if not beaten:

@@ -173,7 +173,7 @@ class Costs:
                 one = layer.strategies[name]
                 usable[t, r] = True
                 # A swap hides behind the layer's own compute in either direction; what sticks out delays the passes.
-                shown = max(0.0, one.host_time - layer.forward) + max(0.0, one.host_time - layer.backward)
+                shown = max(0.0, one.host_time - layer.forward) + max(0.0, one.host_time - layer.backward - one.extra)
                 backward[t, r] = layer.backward * share + one.extra + shown
                 activation[t, r], transient[t, r] = one.activation, one.transient
         for layer, row in zip(bodies, usable, strict=True):

@@ -1,6 +1,7 @@
 """The space equals exhaustive filtering; rules, expressions, ranking and explanation."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,6 +121,11 @@ def test_sequence_that_cp_does_not_divide_gives_a_reason() -> None:
     assert [rule.name for rule in explained.broken] == ["sequence over cp"]
 
 
+def without_host(problem: Problem) -> Problem:
+    device = replace(problem.cluster.device, host_bandwidth=0.0)
+    return replace(problem, cluster=replace(problem.cluster, device=device))
+
+
 def test_every_rule_can_be_the_reason() -> None:
     dense, sparse = problem_of("llama3-8b", 64, 64), problem_of("mixtral-8x7b", 64, 64)
     # Each layout breaks at least the rule it stands for.
@@ -151,6 +157,7 @@ def test_every_rule_can_be_the_reason() -> None:
         (dense, {"pp": 2, "zero_stage": 3}, "ZeRO and pipeline"),
         (dense, {"recompute": 0, "recompute_layers": 2}, "recomputed layers"),
         (dense, {"zero_stage": 0, "swap_os": 1}, "swap needs states"),
+        (without_host(dense), {"swap_act": 1}, "swap needs a host link"),
     ]
     for problem, given_dimensions, name in breaking:
         broken = [rule.name for rule in explain(problem, SearchSpec(), given_dimensions, None).broken]

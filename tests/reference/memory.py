@@ -180,7 +180,7 @@ def peak(problem: Problem, row: dict[str, int]) -> float:
         there = [("embedding", int(first)), ("dense", held["dense"]), ("moe", held["moe"]), ("head", int(last))]
         if last and model.mtp_layers:
             there.append(("mtp", model.mtp_layers))
-        static = kept = transient = gathered = 0.0
+        static = kept = transient = gathered = swapping = 0.0
         for kind, count in there:
             if not count:
                 continue
@@ -192,11 +192,14 @@ def peak(problem: Problem, row: dict[str, int]) -> float:
             if kind in ("dense", "moe"):
                 recomputing = count if row["recompute_layers"] < 0 else min(count, row["recompute_layers"] * row["vpp"])
                 plain, _ = kept_and_transient(problem, row, kind, "none")
-                kept += recomputing * each + (count - recomputing) * plain
+                if row["swap_act"]:
+                    swapping = max(swapping, each if row["recompute_layers"] < 0 else plain)
+                else:
+                    kept += recomputing * each + (count - recomputing) * plain
             else:
                 kept += count * each
             if kind in ("dense", "moe", "head"):
                 transient = max(transient, own)
-        in_use = kept / row["vpp"] * chunks_in_flight(row, stage) + transient + 3 * gathered + buffers
+        in_use = kept / row["vpp"] * chunks_in_flight(row, stage) + transient + 3 * gathered + 2 * swapping + buffers
         heaviest = max(heaviest, static + growth * in_use)
     return heaviest + efficiency.overhead_bytes + framework.reserved_bytes

@@ -36,6 +36,7 @@ OPEN = {
     "recompute": (0, 1, 2, 3, 4),
     "recompute_layers": (-1, 1, 2),
     "cp_kind": None,
+    "swap_act": None,
     "swap_os": None,
 }
 

@@ -6,7 +6,7 @@ from paraplan.clusters.spec import ClusterSpec
 from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES
 from paraplan.models import parameters
 from paraplan.problem import Problem
-from tests.reference.memory import stage_layers
+from tests.reference.memory import kept_and_transient, stage_layers
 
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))
 FILL = {
@@ -377,7 +377,15 @@ def step(problem: Problem, row: dict[str, int]) -> float:
         if any(group.kind == kind for group in model.groups):
             forward, backward, again = layers.layer(kind)
             passes[kind] = forward, backward
-            work[kind] = sum(forward.values()) + sum(backward.values()) + share * sum(again[level].values())
+            more = share * sum(again[level].values())
+            work[kind] = sum(forward.values()) + sum(backward.values()) + more
+            if row["swap_act"]:
+                kept, _ = kept_and_transient(problem, row, kind, level)
+                plain, _ = kept_and_transient(problem, row, kind, "none")
+                device = cluster.device
+                travel = (share * kept + (1 - share) * plain) / (device.host_bandwidth * device.efficiency.host_link)
+                work[kind] += max(0.0, travel - sum(forward.values()))
+                work[kind] += max(0.0, travel - sum(backward.values()) - more)
     ends = {kind: sum(sum(part.values()) for part in layers.end(kind)) for kind in ("embedding", "head")}
     first, last = ends["embedding"], ends["head"]
     if model.mtp_layers:
@@ -386,7 +394,13 @@ def step(problem: Problem, row: dict[str, int]) -> float:
         joining = layers.kernel.linear(layers.shard, 2 * model.hidden, model.hidden)
         head_forward, head_backward = layers.end("head")
         # The prediction layer's passes hold compute and tensor parallelism of both, the rest of the layer's.
-        both = work[kind] + joining[0] + sum(joining[1:])
+        both = (
+            sum(forward.values())
+            + sum(backward.values())
+            + share * sum(again[level].values())
+            + joining[0]
+            + sum(joining[1:])
+        )
         both += sum(head[name] for head in (head_forward, head_backward) for name in ("compute", "tp"))
         last += model.mtp_layers * both
     count = {kind: sum(group.count for group in model.groups if group.kind == kind) for kind in ("dense", "moe")}
@@ -456,6 +470,10 @@ def outside(problem: Problem, row: dict[str, int], forward: float, backward: flo
         gather += all_gather(cluster, over, stride, elements * 2.0, pieces)
     bytes_each = framework.gradient_bytes + 2 * framework.optimizer_bytes + framework.parameter_bytes
     optimizer = Kernel(problem).moved((dense / shard + expert / expert_shard) * bytes_each)
+    if row["swap_os"]:
+        states = (dense / shard + expert / expert_shard) * framework.optimizer_bytes
+        device = cluster.device
+        optimizer = max(optimizer, states / (device.host_bandwidth * device.efficiency.host_link))
 
     def shown(seconds: float, hidden: float, window: float) -> float:
         return seconds if hidden == 0 else max(seconds / held, seconds - hidden * window)
