@@ -21,6 +21,7 @@ from paraplan.errors import NoAnswerError
 from paraplan.frameworks import load_framework
 from paraplan.models import load_model
 from paraplan.nd import SearchSpec, search
+from paraplan.nd.search_spec import UNSEARCHED
 from paraplan.nd.space import blocks_of
 from paraplan.problem import Problem
 from paraplan.training import TrainingSpec
@@ -111,7 +112,7 @@ def main() -> None:
     parser.add_argument("--streaming", action="store_true")
     given = parser.parse_args()
     rows = []
-    everything = SearchSpec({"recompute_layers": None, "cp_kind": None, "swap_os": None})
+    everything = SearchSpec(dict.fromkeys(UNSEARCHED))
     print(f"{'model':12} {'devices':>8} {'space':8} {'layouts':>12} {'fit':>12} {'seconds':>8} {'layouts/s':>12}")
     for model, device, batch, sequence, sizes in CASES:
         for devices in sizes:

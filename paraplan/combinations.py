@@ -54,8 +54,10 @@ def _numbered(column: IntArray) -> tuple[npt.NDArray[np.int64], int]:
         return _numbered_by_sorting(column)
     seen = np.zeros(top, dtype=bool)
     seen[column] = True
-    numbers = np.cumsum(seen, dtype=np.int64) - 1
-    return numbers[column], int(numbers[-1]) + 1
+    present = np.flatnonzero(seen)
+    numbers = np.empty(top, dtype=np.int64)
+    numbers[present] = np.arange(len(present))
+    return numbers[column], len(present)
 
 
 def _numbered_by_sorting(column: IntArray) -> tuple[npt.NDArray[np.int64], int]:

@@ -43,6 +43,9 @@ class FrameworkSpec:
     """What the ``select`` recompute level drops and recomputes."""
     comm_modules: tuple[str, ...] = ("norm",)
     """What the ``comm`` recompute level drops: outputs that a collective plus a cheap operator restore."""
+    activation_swap: Literal["any", "alone", "none"] = "none"
+    """Whether activations can be swapped to the host: beside anything, only without recomputation and pipeline (so
+    Megatron Core's ``cpu_offloading``), or not at all."""
     fused_loss: bool = True
     """Cross entropy computed without a second fp32 copy of the logits."""
     vocab_parallel_loss: bool = True

@@ -1,8 +1,9 @@
 """Peak memory of a layout: every stage's states, activations in flight, transient peaks and overhead."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,6 @@ class _Costs:
         found, self.activations = layer_activations(problem, layouts)
         self.activation_rows = found.inverse_N
         self.level_rows = self.activation_rows * len(RECOMPUTE) + layouts.recompute
-        self.some_recompute = bool((layouts.recompute_layers >= 0).any())
 
     def heaviest(self) -> tuple[Array, IntArray]:
         """Peak bytes and the stage that has them."""
@@ -184,16 +184,60 @@ class _Costs:
             yield stage[inverse], StageLayers(held.dense[inverse], held.moe[inverse])
 
     def _of(self, rows: npt.NDArray[np.intp]) -> "_Costs":
-        """The same costs for some of the rows."""
+        """The same costs for some of the rows; taken before anything was computed for all."""
         part = copy(self)
         part.layouts = self.layouts.take(rows)
         part.state_rows, part.activation_rows = self.state_rows[rows], self.activation_rows[rows]
         part.level_rows = self.level_rows[rows]
         return part
 
-    @property
+    @cached_property
     def in_flight(self) -> InFlightChunks:
         return chunks_in_flight(self.layouts)
+
+    @cached_property
+    def kept(self) -> dict[str, Array]:
+        """Bytes one micro-batch keeps on the device in a layer of each kind that recomputes as the layout says."""
+        return {kind: self._chosen(self.activations[kind].kept) for kind in self.states}
+
+    @cached_property
+    def layer_kept(self) -> dict[str, tuple[Array, Array]]:
+        """For transformer layers what one that does not recompute keeps, and what recomputing saves of it."""
+        stays = (self.layouts.swap_act == 0).astype(np.float64)
+        found = {}
+        for kind in self._layer_kinds:
+            plain = self.activations[kind].kept[0][self.activation_rows]
+            found[kind] = plain * stays, (plain - self.kept[kind]) * stays
+        return found
+
+    @cached_property
+    def most(self) -> Array:
+        """How many layers of a stage recompute at most."""
+        chosen = self.layouts.recompute_layers
+        return np.where(chosen < 0, np.inf, chosen * self.layouts.vpp)
+
+    @cached_property
+    def swapping(self) -> dict[str, Array]:
+        """Activations of the layer at work and of the one on its way, where they are swapped, by kind of layer."""
+        layouts = self.layouts
+        if not layouts.swap_act.any():
+            return {}
+        found = {}
+        for kind in self._layer_kinds:
+            plain = self.activations[kind].kept[0][self.activation_rows]
+            # With some layers that recompute, those that do not are the larger.
+            largest = np.where(layouts.recompute_layers < 0, self.kept[kind], plain)
+            found[kind] = np.where(layouts.swap_act == 1, SWAPPED_LAYERS * largest, 0.0)
+        return found
+
+    @cached_property
+    def transient(self) -> dict[str, Array]:
+        """Bytes that a layer's backward holds for a while, by kind."""
+        return {kind: self._chosen(self.activations[kind].transient) for kind in self._layer_kinds}
+
+    @property
+    def _layer_kinds(self) -> list[str]:
+        return [kind for kind in ("dense", "moe") if kind in self.states]
 
     def held_for_good(self, stage: IntArray, held: StageLayers) -> Array:
         """Bytes of parameters, gradients and optimizer on ``stage``, and of the layers that ZeRO-3 gathers."""
@@ -218,53 +262,33 @@ class _Costs:
         """Bytes of activations in flight on ``stage`` and of the backward's own tensors, losses included."""
         layouts, model = self.layouts, self.problem.model
         first, last = stage == 0, stage == layouts.pp - 1
-        ends = {"embedding": first, "head": last, "mtp": last * model.mtp_layers}
-        kept, transient = np.zeros(len(layouts)), last * self.activations["head"].transient[0][self.activation_rows]
-        for kind in self.states:
-            chosen = self._chosen(self.activations[kind].kept)
-            if kind in ends:
-                kept += ends[kind] * chosen
-                continue
+        kept = first * self.kept["embedding"] + last * self.kept["head"]
+        if model.mtp_layers:
+            kept += last * model.mtp_layers * self.kept["mtp"]
+        transient, swapping = last * self.activations["head"].transient[0][self.activation_rows], None
+        for kind in self._layer_kinds:
             count = held.dense if kind == "dense" else held.moe
-            kept += self._stays(self._kept_of(kind, count.astype(np.float64), chosen))
-            own = self._chosen(self.activations[kind].transient)
-            np.maximum(transient, (count > 0) * own, out=transient)
-        transient = transient + self._swapping({"dense": held.dense, "moe": held.moe})
-        in_flight = kept / layouts.vpp * self.in_flight.on(stage)
-        return np.asarray((1 + self.fragmentation) * (in_flight + transient))
+            if not count.any():
+                continue
+            kept += self._kept_of(kind, count)
+            there = count > 0
+            np.maximum(transient, there * self.transient[kind], out=transient)
+            if self.swapping:
+                own = there * self.swapping[kind]
+                swapping = own if swapping is None else np.maximum(swapping, own)
+        total = kept / layouts.vpp * self.in_flight.on(stage) + transient
+        if swapping is not None:
+            total += swapping
+        return np.asarray((1 + self.fragmentation) * total)
 
     def _chosen(self, levels: tuple[Array, ...]) -> Array:
         """Bytes under each layout's own recompute level."""
         return np.asarray(np.stack(levels, axis=1).reshape(-1)[self.level_rows])
 
-    def _kept_of(self, kind: str, held: Array, chosen: Array) -> Array:
-        """Bytes that one micro-batch keeps in ``held`` layers of ``kind``."""
-        if not self.some_recompute:
-            return held * chosen
-        layouts = self.layouts
-        plain = self.activations[kind].kept[0][self.activation_rows]
-        most = np.where(layouts.recompute_layers < 0, held, layouts.recompute_layers * layouts.vpp)
-        recomputing = np.minimum(held, most)
-        return np.asarray(recomputing * chosen + (held - recomputing) * plain)
-
-    def _stays(self, kept: Array) -> Array:
-        """What layers keep on the device: nothing where it is swapped to the host."""
-        return np.where(self.layouts.swap_act == 1, 0.0, kept) if self.layouts.swap_act.any() else kept
-
-    def _swapping(self, counts: Mapping[str, npt.NDArray[Any]]) -> Array | float:
-        """Activations of the layer at work and of the one on its way, where they are swapped."""
-        layouts = self.layouts
-        if not layouts.swap_act.any():
-            return 0.0
-        largest = np.zeros(len(layouts))
-        for kind in ("dense", "moe"):
-            if kind in self.states:
-                own = self._chosen(self.activations[kind].kept)
-                plain = self.activations[kind].kept[0][self.activation_rows]
-                # With some layers that recompute, those that do not are the larger.
-                own = np.where(layouts.recompute_layers < 0, own, plain)
-                np.maximum(largest, (counts[kind] > 0) * own, out=largest)
-        return np.where(layouts.swap_act == 1, SWAPPED_LAYERS * largest, 0.0)
+    def _kept_of(self, kind: str, count: IntArray) -> Array:
+        """Bytes that one micro-batch keeps on the device in ``count`` layers of ``kind``."""
+        plain, saved = self.layer_kept[kind]
+        return np.asarray(count * plain - np.minimum(count, self.most) * saved)
 
     def _gathered(self, counts: dict[str, npt.NDArray[Any]]) -> Array:
         """The largest layer of a stage that ZeRO-3 gathers."""
@@ -287,23 +311,23 @@ class _Costs:
         }
         zero = np.zeros(len(layouts))
         parts = dict.fromkeys(COMPONENTS, zero)
-        kept, transient = zero, zero
+        kept, transient, swapping = zero, zero, zero
         for kind, states in self.states.items():
             for name in ("parameters", "gradients", "optimizer"):
                 parts[name] = parts[name] + counts[kind] * getattr(states, name)[self.state_rows]
-            chosen = self._chosen(self.activations[kind].kept)
-            if kind in ("dense", "moe"):
-                kept = kept + self._stays(self._kept_of(kind, counts[kind].astype(np.float64), chosen))
-                own = self._chosen(self.activations[kind].transient)
-                transient = np.maximum(transient, (counts[kind] > 0) * own)
-            else:
-                kept = kept + counts[kind] * chosen
+            if kind not in self._layer_kinds:
+                kept = kept + counts[kind] * self.kept[kind]
+                continue
+            kept = kept + self._kept_of(kind, counts[kind])
+            transient = np.maximum(transient, (counts[kind] > 0) * self.transient[kind])
+            if self.swapping:
+                swapping = np.maximum(swapping, (counts[kind] > 0) * self.swapping[kind])
         parts["loss"] = last * self.activations["head"].transient[0][self.activation_rows]
         parts["activations"] = kept / layouts.vpp * self.in_flight.on(stage)
         # The loss's logits are gone before the first layer's backward brings its own tensors.
         parts["transient"] = np.maximum(transient - parts["loss"], 0.0)
         gathered = {kind: count for kind, count in counts.items() if kind != "mtp"}
-        parts["buffers"] = GATHERED_LAYERS * self._gathered(gathered) + self.buffers() + self._swapping(counts)
+        parts["buffers"] = GATHERED_LAYERS * self._gathered(gathered) + self.buffers() + swapping
         dynamic = parts["activations"] + parts["transient"] + parts["loss"] + parts["buffers"]
         parts["overhead"] = self.constant + self.fragmentation * dynamic
         return parts

@@ -179,6 +179,16 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
         "swap needs states", "optimizer states are swapped where the optimizer is sharded", "zero_stage swap_os",
         lambda c: (c["swap_os"] == 0) | (c["zero_stage"] >= 1),
     )  # fmt: skip
+    if framework.activation_swap == "none":
+        rule(
+            "activation swap", f"{framework.name} does not swap activations", "swap_act", lambda c: c["swap_act"] == 0,
+        )  # fmt: skip
+    elif framework.activation_swap == "alone":
+        rule(
+            "activation swap", f"{framework.name} swaps activations only without recomputation and pipeline stages",
+            "pp recompute swap_act",
+            lambda c: (c["swap_act"] == 0) | ((c["pp"] == 1) & (c["recompute"] == 0)),
+        )  # fmt: skip
     rule(
         "swap needs a host link", f"the bandwidth between {problem.cluster.device.name} and its host is not known",
         "swap_act swap_os",

@@ -117,7 +117,7 @@ def search(
             if fits.any():
                 kept = block.take(fits)
                 fitting += len(kept)
-                best.add(kept, ranked_step_times(problem, search_spec, kept), peak_N[fits])
+                best.add(kept, ranked_step_times(problem, search_spec, kept, best.worst), peak_N[fits])
             else:
                 closest.add(block, peak_N)
             lap("performance")
@@ -179,10 +179,13 @@ def filter_memory(problem: Problem, layouts: Layouts, search_spec: SearchSpec) -
 BLOCK = 1 << 16
 
 
-def ranked_step_times(problem: Problem, search_spec: SearchSpec, layouts: Layouts) -> Array:
-    """Seconds of a step with every layout, each component times its recalibration ratio."""
+def ranked_step_times(problem: Problem, search_spec: SearchSpec, layouts: Layouts, above: float = np.inf) -> Array:
+    """Seconds of a step with every layout, each component times its recalibration ratio.
+
+    Where nothing is recalibrated, steps beyond ``above`` seconds may be infinite.
+    """
     if not search_spec.recalibration:
-        return performance.step_times(problem, layouts)
+        return performance.step_times(problem, layouts, above)
     table = performance.estimate(problem, layouts)
     total = table.step_time_N.copy()
     for name, ratio in search_spec.recalibration.items():

@@ -79,8 +79,11 @@ def estimate(problem: Problem, layouts: Layouts) -> TimeTable:
     return _Step(problem, layouts).table()
 
 
-def step_times(problem: Problem, layouts: Layouts) -> Array:
-    """Only :attr:`TimeTable.step_time_N`, in less time: the pipeline once per combination of what it depends on."""
+def step_times(problem: Problem, layouts: Layouts, above: float = np.inf) -> Array:
+    """Only :attr:`TimeTable.step_time_N`, in less time: the pipeline once per combination of what it depends on.
+
+    Steps that are longer than ``above`` seconds by their pipeline alone are infinite.
+    """
     step = _Step(problem, layouts)
     found = combine(
         step.inverse,
@@ -93,7 +96,14 @@ def step_times(problem: Problem, layouts: Layouts) -> Array:
         layouts.dp,
         layouts.swap_act,
     )
-    return step.of(found.rows_U).pipeline[found.inverse_N] + step.outside
+    pipeline: Array = step.of(found.rows_U).pipeline[found.inverse_N]
+    near = np.flatnonzero(pipeline <= above)
+    if len(near) == len(pipeline):
+        return pipeline + step.outside
+    seconds = np.full(len(pipeline), np.inf)
+    if len(near):
+        seconds[near] = pipeline[near] + step.of(near).outside
+    return seconds
 
 
 def layer_times(problem: Problem, layouts: Layouts) -> LayerTimes:

@@ -157,6 +157,7 @@ def test_every_rule_can_be_the_reason() -> None:
         (dense, {"pp": 2, "zero_stage": 3}, "ZeRO and pipeline"),
         (dense, {"recompute": 0, "recompute_layers": 2}, "recomputed layers"),
         (dense, {"zero_stage": 0, "swap_os": 1}, "swap needs states"),
+        (dense, {"swap_act": 1, "recompute": 4}, "activation swap"),
         (without_host(dense), {"swap_act": 1}, "swap needs a host link"),
     ]
     for problem, given_dimensions, name in breaking:

@@ -55,8 +55,8 @@ def test_blocks_agree_with_one_layout_at_a_time(name: str) -> None:
                 attention_kernel="unfused" if framework == "deepspeed" else "flash",
                 fused_norm=framework != "eager",
             ),
-            # Every schedule, whatever the framework runs.
-            replace(load_framework(framework), schedules=SCHEDULES),
+            # Every schedule and swap, whatever the framework runs.
+            replace(load_framework(framework), schedules=SCHEDULES, activation_swap="any"),
         )
         blocks = list(blocks_of(problem, SearchSpec(OPEN)))
         drawn = [block.take(rng.integers(0, len(block), 40 // len(blocks) + 1)) for block in blocks]
