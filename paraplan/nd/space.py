@@ -141,11 +141,13 @@ class _Joining:
                 keep = found.holds(grown)
                 self.removed[found.name] += int(np.count_nonzero(legal & ~keep)) * later
                 legal &= keep
-            # Columns are copied once, when it is known which rows stay.
-            rows, column = rows[legal], column[legal]
-            if not len(rows):
-                return
-            columns = {**{name: old[rows] for name, old in columns.items()}, dimension: column}
+            # Columns are copied once, when it is known which rows stay; not where all stay as they are.
+            if len(rows) != len(columns["tp"]) or not legal.all():
+                rows, column = rows[legal], column[legal]
+                if not len(rows):
+                    return
+                columns = {name: old[rows] for name, old in columns.items()}
+            columns = {**columns, dimension: column}
         yield Layouts(**columns)
 
     def _choices(self, columns: dict[str, IntArray], dimension: str) -> tuple[npt.NDArray[np.intp], IntArray]:
@@ -230,12 +232,23 @@ def _schedule(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArra
     ]
 
 
+def _swap_act(problem: Problem, columns: Mapping[str, IntArray]) -> list[IntArray]:
+    """No swap, and a swap where the framework has it."""
+    never = np.zeros_like(columns["pp"])
+    if problem.framework.activation_swap == "none":
+        return [never]
+    if problem.framework.activation_swap == "any":
+        return [never, np.ones_like(never)]
+    return [never, ((columns["pp"] == 1) & (columns["recompute"] == 0)).astype(np.int64)]
+
+
 DEPENDENT: Mapping[str, Callable[[Problem, Mapping[str, IntArray]], list[IntArray]]] = {
     "dp": _dp,
     "mb": _mb,
     "etp": _etp,
     "op": _op,
     "schedule": _schedule,
+    "swap_act": _swap_act,
 }
 """Dimensions whose automatic candidates depend on the row."""
 
@@ -256,7 +269,6 @@ AUTOMATIC: Mapping[str, Callable[[Problem], tuple[int, ...]]] = {
     "recompute": _recompute,
     "recompute_layers": lambda problem: (-1, *sorted({max(1, problem.model.layers // q) for q in (64, 16)})),
     "cp_kind": lambda _: tuple(range(len(CONTEXT_KINDS))),
-    "swap_act": lambda _: (0, 1),
     "swap_os": lambda _: (0, 1),
 }
 """Automatic candidates that do not depend on the row."""
