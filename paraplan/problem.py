@@ -16,3 +16,11 @@ class Problem:
     cluster: ClusterSpec
     training: TrainingSpec
     framework: FrameworkSpec
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens that the busiest rank's experts compute, over the even share: a capacity is filled up to."""
+        experts = self.model.experts
+        if experts is not None and experts.capacity_factor is not None:
+            return experts.capacity_factor
+        return self.training.expert_imbalance

@@ -17,6 +17,8 @@ class TrainingSpec:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     attention_kernel: AttentionKernel = "flash"
+    expert_imbalance: float = 1.0
+    """Tokens of the busiest rank's experts over the even share, for models without a capacity."""
     fused_norm: bool = True
     """Norms (and their fp32 intermediates) computed by one kernel, as Apex and Transformer Engine do."""
     gradient_bytes: int | None = None

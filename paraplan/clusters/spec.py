@@ -75,6 +75,9 @@ class DeviceSpec:
     aliases: tuple[str, ...] = ()
     sm_count: int = 0
     """Compute units that matrix-product tiles are dealt over (SMs, or AI cores)."""
+    grouped_on_device: bool = False
+    """Whether its libraries' grouped products read their sizes from device memory, so that expert layers whose token
+    counts change from step to step can still be captured in a graph."""
     l2_bytes: float = 0.0
     host_bandwidth: float = 0.0
     """Nominal bytes per second between the device and host memory, per direction; 0: nothing can be swapped."""

@@ -149,7 +149,7 @@ def read_row(cells: Mapping[str, str]) -> Row:
         dp = devices // (tp * pp * cp)
     if dp < 1 or dp * tp * pp * cp != devices:
         raise InputError(f"num_devices: {devices} found, dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} is needed")
-    model = model_of(cells)
+    model = _with_capacity(model_of(cells), cells)
     sequence = _count(cells, "seq_len", 0) or model.max_positions
     if not sequence:
         raise InputError("seq_len: missing, a number of tokens is needed")
@@ -278,9 +278,11 @@ def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
     text = f"{named} {_text(cells, 'source', '')} {_text(cells, 'source_key', '')}".lower()
     # TorchTitan's asynchronous tensor parallelism is a switch, off by default.
     hidden = {"overlap_tensor": ASYNC_TENSOR} if "async tp" in _text(cells, "notes", "").lower() else None
+    released = re.search(r"(\d\d\.\d\d)(\.\d+)? nemo container", _text(cells, "notes", "").lower())
     for word, name in _FRAMEWORKS:
         if word in text:
-            return load_framework(name, hidden)
+            release = {"release": released.group(1)} if released and name == "nemo" else {}
+            return load_framework(name, (hidden or {}) | release)
     # Only the in-house trainers that this entry describes have the norm's kernel as a switch of the run.
     if _text(cells, "fused_rms_norm", ""):
         return load_framework("eager", hidden)
@@ -337,6 +339,17 @@ def model_of(cells: Mapping[str, str]) -> ModelSpec:
         sliding_window=4096 if "mistral-7b" in lower else 0,
         sliding_share=1.0 if "mistral-7b" in lower else 0.0,
     )
+
+
+def _with_capacity(model: ModelSpec, cells: Mapping[str, str]) -> ModelSpec:
+    """The model with the experts' capacity that the notes tell; dropped tokens without a number mean the even share."""
+    if model.experts is None:
+        return model
+    notes = _text(cells, "notes", "").lower()
+    found = re.search(r"capacity factor\s*(\d+(?:\.\d+)?)", notes)
+    if not found and "tokendrop" not in notes:
+        return model
+    return replace(model, experts=replace(model.experts, capacity_factor=float(found.group(1)) if found else 1.0))
 
 
 def _with_layers(model: ModelSpec, layers: int) -> ModelSpec:

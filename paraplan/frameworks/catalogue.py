@@ -1,6 +1,7 @@
 """The shipped framework descriptions, by name or alias."""
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,22 @@ def load_framework(name: str, options: dict[str, Any] | None = None, where: str 
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{where}: {name!r} found, one of {', '.join(framework_names())} is needed{hint}")
     path = _FOLDER / f"{known[key]}.yaml"
-    values = {field: value for field, value in read_mapping(path).items() if field != "aliases"}
+    values = {field: value for field, value in read_mapping(path).items() if field not in ("aliases", "until")}
     build(FrameworkSpec, {"name": known[key]} | values, str(path))
-    return build(FrameworkSpec, {"name": known[key]} | values | (options or {}), where, "framework_options.")
+    asked = dict(options or {})
+    if "release" in asked:
+        values |= _of_release(path, str(asked["release"]), where)
+    return build(FrameworkSpec, {"name": known[key]} | values | asked, where, "framework_options.")
+
+
+def _of_release(path: Path, release: str, where: str) -> dict[str, Any]:
+    """What an earlier release did otherwise: of the entries under ``until`` the first that is not older."""
+    if not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", release):
+        raise InputError(
+            f"{where}: framework_options.release: {release!r} found, year and month as in '25.11' are needed"
+        )
+    earlier: dict[str, dict[str, Any]] = read_mapping(path).get("until", {})
+    for last in sorted(earlier):
+        if release[:5] <= last:
+            return dict(earlier[last])
+    return {}

@@ -36,6 +36,13 @@ class FrameworkSpec:
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient products add to the gradient buffer themselves."""
+    expert_launches: float = 120.0
+    """Kernels that routing, permutation and exchange of one expert layer launch each way, beyond its products'."""
+    expert_launches_each: float = 9.0
+    """The same for every expert that a rank holds: without a capacity, products and casts go one expert at a time."""
+    expert_graphs: bool = False
+    """Whether one CUDA graph holds the whole step, expert layers included, on devices whose grouped products read
+    their shapes themselves (:attr:`paraplan.clusters.spec.DeviceSpec.grouped_on_device`): nothing is launched."""
     expert_dispatch: Literal["each", "once-a-node"] = "each"
     """Whether a token bound for several experts of one node crosses the network once for each or once (DeepEP)."""
     pipeline_exchange: Literal["overlapped", "batched"] = "overlapped"
@@ -61,4 +68,6 @@ class FrameworkSpec:
     """Whether every chunk may recompute another number of layers, with all levels (MindFormers' lists)."""
     uneven_stages: bool = True
     """Whether stages may hold different numbers of layers."""
+    release: str = ""
+    """The release that these values describe, year and month; empty: the newest."""
     source: str = ""

@@ -211,7 +211,7 @@ class _Counting:
         experts = model.experts
         assert experts is not None, "expert layers need experts"
         own = self.tokens / self.tp
-        arriving = own * experts.topk * self.etp
+        arriving = own * experts.topk * self.etp * self.problem.expert_load
         gates = 2 if model.gated else 1
         width = experts.ffn_hidden / self.etp
         parts = {

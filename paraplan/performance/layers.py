@@ -187,16 +187,14 @@ class _Costing:
         value_dim = model.latent.value_head_dim if model.latent else model.head_dim
         # The causal mask leaves half the square; a window leaves a band.
         area = sequence * sequence / 2
-        if model.sliding_window:
+        kernel = self.problem.framework.attention_kernel if training.attention_kernel == "flash" else "unfused"
+        # Without tiling the whole square is computed and masked.
+        if model.sliding_window and kernel != "unfused":
             band = min(area, sequence * model.sliding_window)
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.mbs * self._heads() / self.cp
         flops = 2 * pairs * area * (model.head_dim + value_dim)
-        return self.kernels.attention(flops, pairs * sequence**2, self._attention_kernel(), model.head_dim)
-
-    def _attention_kernel(self) -> str:
-        kernel = self.problem.framework.attention_kernel
-        return kernel if self.problem.training.attention_kernel == "flash" else "unfused"
+        return self.kernels.attention(flops, pairs * sequence**2, kernel, model.head_dim)
 
     def _context(self, core_forward: Array, core_backward: Array) -> tuple[Array, Array]:
         """Exposed seconds of context parallelism: keys and values around the ring, gathered, or heads exchanged."""
@@ -240,7 +238,8 @@ class _Costing:
         gates = 2 if model.gated else 1
         own_tokens = self.tokens / self.tp
         routed = own_tokens * experts.topk
-        arriving = routed * self.etp
+        # The busiest rank's, which the others wait for.
+        arriving = routed * self.etp * self.problem.expert_load
         local = experts.count / self.ep
         each = arriving / local
         products = (
@@ -250,13 +249,13 @@ class _Costing:
         )
         moved = arriving * experts.ffn_hidden / self.etp * (6 if model.gated else 4)
         # Permute, unpermute and weigh: each copy is read and written three times on its way out and back.
-        moved = moved + routed * model.hidden * 12
+        moved = moved + arriving * model.hidden * 12
         shared_tp = (self.zero, self.zero)
         if experts.shared_ffn_hidden:
             shared, column, shared_bytes = self._dense_feed_forward(experts.shared_ffn_hidden, self.tokens)
             products, moved = products + shared, moved + shared_bytes
             shared_tp = self._block_communication(column)
-        launches = EXPERT_LAUNCHES * self.launch
+        launches = self._expert_launches(local)
         products = Product(products.forward + launches, products.input_gradient + launches, products.weight_gradient)
         cluster = self.problem.cluster
         exchange_group = self._group(self.layouts.ep, self.layouts.etp)
@@ -265,7 +264,7 @@ class _Costing:
             communication.all_to_all(
                 cluster,
                 exchange_group,
-                routed * model.hidden * 2.0,
+                routed * self.problem.expert_load * model.hidden * 2.0,
                 experts.topk if framework.expert_dispatch == "once-a-node" else None,
             ),
             0.0,
@@ -274,6 +273,17 @@ class _Costing:
         inner = np.where(self.layouts.etp > 1, self._all_gather(inner_group, arriving * model.hidden * 2.0), 0.0)
         exposed = 2 * exchange * (1 - framework.overlap_expert) + 2 * inner
         return products, moved, shared_tp, (exposed, exposed)
+
+    def _expert_launches(self, local: Array) -> Array | float:
+        """Seconds that launching an expert layer's kernels shows each way, beside its products'.
+
+        Experts with a capacity have equal shapes, which one kernel takes; else they are launched one by one.
+        """
+        model, framework = self.problem.model, self.problem.framework
+        if framework.expert_graphs and self.problem.cluster.device.grouped_on_device:
+            return 0.0
+        equal = model.experts is not None and model.experts.capacity_factor is not None
+        return (framework.expert_launches + (0.0 if equal else framework.expert_launches_each) * local) * self.launch
 
     def _block_communication(self, column: Product) -> tuple[Array, Array]:
         """Exposed tensor-parallel seconds of one block, forward and backward.
@@ -344,6 +354,3 @@ class _Costing:
 UNFUSED_NORM_BYTES = 72
 """Bytes an element that two norms written as separate operators move: to fp32 (6), square (8), mean (4), scale (8),
 back to 16 bits (6), weigh (4); a fused kernel reads and writes 4."""
-
-EXPERT_LAUNCHES = 150
-"""Kernels of routing, permutation and grouped products that one expert layer launches on top of its products."""

@@ -101,7 +101,8 @@ def layer_parts(problem: Problem, row: dict[str, int], kind: str) -> dict[str, f
     experts = model.experts
     assert experts is not None
     own = tokens / tp
-    arriving = own * experts.topk * row["etp"]
+    load = experts.capacity_factor or problem.training.expert_imbalance
+    arriving = own * experts.topk * row["etp"] * load
     parts["router"] = own * experts.count * 8.0
     parts["dispatched"] = arriving * 2.0 * model.hidden
     parts["combined"] = own * experts.topk * 2.0 * model.hidden

@@ -221,11 +221,11 @@ class Layers:
         sequence = training.sequence_length
         value = model.latent.value_head_dim if model.latent else model.head_dim
         area = sequence * sequence / 2
-        if model.sliding_window:
+        kernel = self.problem.framework.attention_kernel if training.attention_kernel == "flash" else "unfused"
+        if model.sliding_window and kernel != "unfused":
             band = min(area, sequence * model.sliding_window)
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.row["mbs"] * self.heads / self.cp
-        kernel = self.problem.framework.attention_kernel if training.attention_kernel == "flash" else "unfused"
         flops = 2 * pairs * area * (model.head_dim + value)
         return self.kernel.attention(flops, pairs * sequence**2, kernel, model.head_dim)
 
@@ -264,7 +264,9 @@ class Layers:
         ep, etp = row["ep"], row["etp"]
         own = self.tokens / self.tp
         routed = own * experts.topk
-        arriving = routed * etp
+        equal = experts.capacity_factor is not None
+        load = experts.capacity_factor if equal else problem.training.expert_imbalance
+        arriving = routed * etp * load
         local = experts.count / ep
         gates = 2 if model.gated else 1
         products = [
@@ -272,19 +274,22 @@ class Layers:
             linear(arriving / local, experts.ffn_hidden / etp, model.hidden, local),
             linear(own, model.hidden, experts.count, wide=True),
         ]
-        size = arriving * experts.ffn_hidden / etp * (6 if model.gated else 4) + routed * model.hidden * 12
+        size = arriving * experts.ffn_hidden / etp * (6 if model.gated else 4) + arriving * model.hidden * 12
         shared_tp = (0.0, 0.0)
         if experts.shared_ffn_hidden:
             shared, shared_size = self.dense_feed(experts.shared_ffn_hidden)
             products += shared
             size += shared_size
             shared_tp = self.block_tp(shared[0])
-        launches = 150 * self.kernel.launch
+        each = 0.0 if equal else framework.expert_launches_each
+        launches = (framework.expert_launches + each * local) * self.kernel.launch
+        if framework.expert_graphs and cluster.device.grouped_on_device:
+            launches = 0.0
         products.append((launches, launches, 0.0))
         exchange = 0.0
         if ep > 1:
             copies = experts.topk if framework.expert_dispatch == "once-a-node" else None
-            exchange = all_to_all(cluster, ep, etp, routed * model.hidden * 2.0, copies)
+            exchange = all_to_all(cluster, ep, etp, routed * load * model.hidden * 2.0, copies)
         inner = all_gather(cluster, etp, 1, arriving * model.hidden * 2.0)
         return products, size, shared_tp, 2 * exchange * (1 - framework.overlap_expert) + 2 * inner
 
