@@ -152,7 +152,7 @@ def _check_training(problem: Problem, where: str) -> None:
         )
     if training.expert_imbalance < 1:
         raise InputError(
-            f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at least 1 is needed, the even share"
+            f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at least 1 is needed"
         )
     if training.tokens is not None and not training.tokens > 0:
         raise InputError(f"{where}: training.tokens: {training.tokens!r} found, a positive number is needed")

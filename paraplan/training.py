@@ -8,6 +8,11 @@ AttentionKernel = Literal["flash", "unfused"]
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
 
 
+def below_16_bits(precision: Precision) -> bool:
+    """Whether linear layers compute in 8 or 4 bits."""
+    return precision.startswith(("fp8", "mxfp8", "nvfp4"))
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """One optimizer step of ``global_batch`` sequences of ``sequence_length`` tokens."""

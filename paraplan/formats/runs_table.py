@@ -263,6 +263,9 @@ def _recompute(cells: Mapping[str, str], held: int) -> list[tuple[str, int]]:
     An unknown one is tuned: as few layers are recomputed as the memory demands.
     """
     text = _text(cells, "recompute", "").lower()
+    # MindSpeed's swap-attention keeps attention on the host and recomputes the rest of the layer.
+    if "swap-attention" in _text(cells, "notes", "").lower():
+        return [("full", -1)]
     if not text:
         some = sorted({max(1, round(held * share)) for share in (0.25, 0.5, 0.75)} - {held})
         return [("none", -1), ("select", -1), *(("full", layers) for layers in some), ("full", -1)]

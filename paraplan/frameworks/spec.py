@@ -46,6 +46,9 @@ class FrameworkSpec:
     expert_dispatch: Literal["each", "once-a-node"] = "each"
     """Whether a token bound for several experts of one node crosses the network once for each or once (DeepEP)."""
     pipeline_exchange: Literal["overlapped", "batched"] = "overlapped"
+    low_precision_inputs: bool = False
+    """Whether linear layers below 16 bits keep their input in that precision for the backward (Transformer Engine:
+    the transposed copy that the weight gradient reads), not in 16 bits (torchao)."""
     select_modules: tuple[str, ...] = ("core_attention",)
     """What the ``select`` recompute level drops and recomputes."""
     comm_modules: tuple[str, ...] = ("norm",)

@@ -16,11 +16,12 @@ from paraplan.layouts import RECOMPUTE, Layouts
 from paraplan.models import parameters
 from paraplan.models.spec import LayerKind
 from paraplan.problem import Problem
+from paraplan.training import below_16_bits
 
 Array = npt.NDArray[np.float64]
 
 HALF = 2.0
-"""Bytes of an activation element: linear layers below 16 bits still keep 16-bit inputs for the backward pass."""
+"""Bytes of an activation element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _states(problem: Problem, rows: Layouts, dense: Array, expert: Array) -> Sta
 
     gradient = framework.gradient_bytes if training.gradient_bytes is None else training.gradient_bytes
     weight = float(framework.parameter_bytes)
-    if training.precision.startswith(("fp8", "mxfp8", "nvfp4")):
+    if below_16_bits(training.precision):
         weight += LOW_PRECISION_COPY
     moments = {"sgd": 1 / 3, "muon": 2 / 3}.get(training.optimizer, 1.0)
     optimizer = shared(framework.optimizer_bytes * moments, 1)
@@ -113,6 +114,9 @@ DROPPED_BY: Mapping[str, Mapping[str, float]] = {
     "every_second_product": {"query_key_value": 0.5, "feed_forward": 0.5, "residual": 0.25},
 }
 """Module that a recompute level names, to the share of each part of a layer's activations that it drops."""
+
+INPUT_BYTES = {"nvfp4": 0.5625}
+"""Bytes of an element kept below 16 bits, where it is not one: 4 bits and an 8-bit scale for every 16."""
 
 LOW_PRECISION_COPY = 1.0
 """Bytes a parameter that the cached 8-bit weight adds below 16 bits."""
@@ -146,9 +150,17 @@ class _Counting:
         self.boundary = HALF * model.hidden * self.norm_tokens
         """Bytes of the hidden states between layers."""
         self.zero = np.zeros(len(rows))
+        low = problem.framework.low_precision_inputs
+        self.input_bytes = (
+            INPUT_BYTES.get(training.precision, 1.0) if low and below_16_bits(training.precision) else HALF
+        )
+        """Bytes of an element of a linear layer's input, kept for its weight gradient."""
 
     def layer(self, kind: LayerKind) -> Activations:
         parts = self._attention_parts() | self._feed_forward_parts(kind)
+        # The second norm's output also goes into the router, which stays in 16 bits.
+        second = self.input_bytes if kind == "dense" else HALF
+        parts["norm_output"] = self.boundary * (self.input_bytes + second) / HALF
         total = sum(parts.values(), self.zero)
         dropped = {
             "none": self.zero,
@@ -176,9 +188,8 @@ class _Counting:
         model, training = self.problem.model, self.problem.training
         heads = model.heads / self.tp
         parts = {
-            # Inputs of both norms (the residual stream), and their outputs, inputs of the column-parallel layers.
+            # Inputs of both norms, the residual stream; their outputs follow.
             "residual": 2 * self.boundary,
-            "norm_output": 2 * self.boundary,
         }
         if not training.fused_norm:
             # fp32 copy of the input and normalised 16-bit output, for each of the two norms.
@@ -186,7 +197,7 @@ class _Counting:
         if model.latent is None:
             key_value = np.maximum(model.kv_heads / self.tp, 1.0)
             parts["query_key_value"] = HALF * self.tokens * model.head_dim * (heads + 2 * key_value)
-            parts["attention_output"] = self.tokens * heads * (HALF * model.head_dim + 4)
+            value_dim = model.head_dim
         else:
             latent = model.latent
             query_key = latent.nope_head_dim + latent.rope_head_dim
@@ -196,7 +207,10 @@ class _Counting:
             copies = heads * query_key * 2
             parts["query_key_value"] = HALF * self.norm_tokens * ranks
             parts["latent_up"] = HALF * self.tokens * (expanded + copies)
-            parts["attention_output"] = self.tokens * heads * (HALF * latent.value_head_dim + 4)
+            value_dim = latent.value_head_dim
+        # The kernel's own backward needs its 16-bit output and a statistic a row, the projection its input.
+        copy = self.input_bytes if self.input_bytes < HALF else 0.0
+        parts["attention_output"] = self.tokens * heads * ((HALF + copy) * value_dim + 4)
         if training.attention_kernel == "unfused":
             # Softmax output, and with dropout its mask and result.
             parts["scores"] = self.scores * (5.0 if model.attention_dropout else 2.0)
@@ -216,10 +230,10 @@ class _Counting:
         width = experts.ffn_hidden / self.etp
         parts = {
             "router": own * experts.count * 8.0,
-            "dispatched": arriving * HALF * model.hidden,
+            "dispatched": arriving * self.input_bytes * model.hidden,
             "combined": own * experts.topk * HALF * model.hidden,
             "feed_forward": arriving * HALF * gates * width,
-            "activation": arriving * HALF * width,
+            "activation": arriving * self.input_bytes * width,
         }
         if experts.shared_ffn_hidden:
             shared = self._dense(experts.shared_ffn_hidden)
@@ -228,8 +242,8 @@ class _Counting:
 
     def _dense(self, width: int) -> dict[str, Array]:
         gates = 2 if self.problem.model.gated else 1
-        each = HALF * self.tokens * width / self.tp
-        return {"feed_forward": gates * each, "activation": each}
+        each = self.tokens * width / self.tp
+        return {"feed_forward": gates * HALF * each, "activation": self.input_bytes * each}
 
     def embedding(self) -> Activations:
         kept = self.zero if not self.problem.model.attention_dropout else self.boundary / HALF

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paraplan.clusters.spec import DeviceSpec
-from paraplan.training import Precision
+from paraplan.training import Precision, below_16_bits
 
 Array = npt.NDArray[np.float64]
 
@@ -57,17 +57,12 @@ class Kernels:
     itself adds in fp32 (Megatron-LM, gradient accumulation fusion), else another kernel reads the 16-bit gradient and
     reads and writes the buffer."""
 
-    @property
-    def low_precision(self) -> bool:
-        """Whether linear layers run below 16 bits."""
-        return self.precision.startswith(("fp8", "mxfp8", "nvfp4"))
-
     def peak(self, linear: bool) -> float:
         """Achievable FLOP/s of large products: of linear layers, or of what stays in 16 bits (attention, head)."""
         device, efficiency = self.device, self.device.efficiency
         if linear and self.precision == "nvfp4" and "nvfp4" in device.peak_flops:
             return device.peak_flops["nvfp4"] * efficiency.matmul * efficiency.fp4
-        if linear and self.low_precision and "fp8" in device.peak_flops:
+        if linear and below_16_bits(self.precision) and "fp8" in device.peak_flops:
             return device.peak_flops["fp8"] * efficiency.matmul * efficiency.fp8 * SCALING_RATE.get(self.precision, 1.0)
         if self.precision == "fp32":
             return device.peak_flops.get("tf32", device.peak_flops.get("fp32", 0.0)) * efficiency.matmul
@@ -88,7 +83,7 @@ class Kernels:
             tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
             whole = np.ceil(tiles / units) * units
             best = np.minimum(best, whole * (rows * columns / rate))
-        element = (1 if self.precision != "nvfp4" else 0.5) if linear and self.low_precision else 2
+        element = (1 if self.precision != "nvfp4" else 0.5) if linear and below_16_bits(self.precision) else 2
         moved = (m * k + k * n) * batch * element + m * n * batch * 2
         seconds: Array = (
             np.maximum(2 * best * (k + PROLOGUE_K) / self.peak(linear), self.bytes_seconds(moved))
@@ -104,7 +99,7 @@ class Kernels:
         Below 16 bits each operand is cast once per use (read 2 bytes, write 1 for the rows and 1 for the columns);
         the weight gradient accumulates into a buffer (:attr:`accumulation_bytes`).
         """
-        low = self.low_precision and not wide
+        low = below_16_bits(self.precision) and not wide
         m, k, n, batch = (np.asarray(x, dtype=np.float64) for x in (m, k, n, batch))
         slow = 1 / np.minimum(_alignment_rate(k), _alignment_rate(n))
         launch = self.device.efficiency.launch_seconds

@@ -74,12 +74,16 @@ def layer_parts(problem: Problem, row: dict[str, int], kind: str) -> dict[str, f
     shard = tokens / tp if row["sp"] and tp > 1 else tokens
     boundary = 2.0 * model.hidden * shard
     heads = model.heads / tp
-    parts = {"residual": 2 * boundary, "norm_output": 2 * boundary}
+    low = training.precision.startswith(("fp8", "mxfp8", "nvfp4")) and problem.framework.low_precision_inputs
+    kept = 2.0 if not low else 9 / 16 if training.precision == "nvfp4" else 1.0
+    second = kept if kind == "dense" else 2.0
+    parts = {"residual": 2 * boundary, "norm_output": (kept + second) * boundary / 2}
+    copy = kept if low else 0.0
     if not training.fused_norm:
         parts["norm_copies"] = 6 * boundary
     if model.latent is None:
         parts["query_key_value"] = 2.0 * tokens * model.head_dim * (heads + 2 * max(model.kv_heads / tp, 1.0))
-        parts["attention_output"] = tokens * heads * (2.0 * model.head_dim + 4)
+        parts["attention_output"] = tokens * heads * ((2.0 + copy) * model.head_dim + 4)
     else:
         latent = model.latent
         query_key = latent.nope_head_dim + latent.rope_head_dim
@@ -87,7 +91,7 @@ def layer_parts(problem: Problem, row: dict[str, int], kind: str) -> dict[str, f
             2.0 * shard * (2 * latent.query_rank + 2 * latent.key_value_rank + latent.rope_head_dim)
         )
         parts["latent_up"] = 2.0 * tokens * heads * (3 * query_key + latent.nope_head_dim + latent.value_head_dim)
-        parts["attention_output"] = tokens * heads * (2.0 * latent.value_head_dim + 4)
+        parts["attention_output"] = tokens * heads * ((2.0 + copy) * latent.value_head_dim + 4)
     if training.attention_kernel == "unfused":
         scores = row["mbs"] * training.sequence_length**2 / row["cp"] * heads
         parts["scores"] = scores * (5.0 if model.attention_dropout else 2.0)
@@ -96,7 +100,7 @@ def layer_parts(problem: Problem, row: dict[str, int], kind: str) -> dict[str, f
     gates = 2 if model.gated else 1
     if kind == "dense":
         parts["feed_forward"] = 2.0 * tokens * gates * model.ffn_hidden / tp
-        parts["activation"] = 2.0 * tokens * model.ffn_hidden / tp
+        parts["activation"] = kept * tokens * model.ffn_hidden / tp
         return parts
     experts = model.experts
     assert experts is not None
@@ -104,11 +108,11 @@ def layer_parts(problem: Problem, row: dict[str, int], kind: str) -> dict[str, f
     load = experts.capacity_factor or problem.training.expert_imbalance
     arriving = own * experts.topk * row["etp"] * load
     parts["router"] = own * experts.count * 8.0
-    parts["dispatched"] = arriving * 2.0 * model.hidden
+    parts["dispatched"] = arriving * kept * model.hidden
     parts["combined"] = own * experts.topk * 2.0 * model.hidden
-    shared = 2.0 * tokens * experts.shared_ffn_hidden / tp
-    parts["feed_forward"] = arriving * 2.0 * gates * experts.ffn_hidden / row["etp"] + gates * shared
-    parts["activation"] = arriving * 2.0 * experts.ffn_hidden / row["etp"] + shared
+    shared = tokens * experts.shared_ffn_hidden / tp
+    parts["feed_forward"] = arriving * 2.0 * gates * experts.ffn_hidden / row["etp"] + 2.0 * gates * shared
+    parts["activation"] = kept * (arriving * experts.ffn_hidden / row["etp"] + shared)
     return parts
 
 
