@@ -51,6 +51,29 @@ def test_one_device_by_hand() -> None:
     assert found["loss"] == 6 * 32 * 1000
 
 
+def test_transformer_engine_keeps_8_bit_inputs() -> None:
+    low = replace(problem_of(devices=1), training=TrainingSpec(32, 8, "fp8"))
+    layout = {"dp": 1, "mbs": 1, "mb": 8, "zero_stage": 0}
+    # As above with 1 byte for the norms' outputs and the feed-forward's, and an 8-bit copy of the attention's output.
+    token = 256 + 128 + 256 + (128 + 16 + 64) + 512 + 128
+    assert parts(low, layout)["activations"] == 32 * (8 * token + 256)
+    wide = replace(low, framework=replace(low.framework, low_precision_inputs=False))
+    token = 256 + 256 + 256 + (128 + 16) + 512 + 256
+    assert parts(wide, layout)["activations"] == 32 * (8 * token + 256)
+
+
+def test_capacity_and_imbalance_fill_the_experts() -> None:
+    model = replace(SMALL, ffn_hidden=0, groups=(LayerGroup("moe", 8),), experts=Experts(4, 2, 32))
+    layout = {"dp": 1, "mbs": 1, "mb": 8, "zero_stage": 0}
+    even = problem_of(model, devices=1)
+    uneven = replace(even, training=replace(even.training, expert_imbalance=1.5))
+    # Two copies of a token: its 64 numbers, 2·32 of the first product and 32 of the activation, 2 bytes each.
+    more = parts(uneven, layout)["activations"] - parts(even, layout)["activations"]
+    assert more == 8 * 32 * 0.5 * 2 * 2 * (64 + 2 * 32 + 32)
+    full = replace(even, model=replace(model, experts=Experts(4, 2, 32, capacity_factor=1.5)))
+    assert parts(full, layout) == parts(uneven, layout)
+
+
 def test_tensor_and_sequence_parallel_by_hand() -> None:
     # tp 2 with sp: sharded products halve, and so do the hidden states between them.
     found = parts(problem_of(devices=2), {"tp": 2, "sp": 1, "mbs": 1, "mb": 8, "zero_stage": 0})
@@ -150,8 +173,10 @@ def test_memory_is_flat_once_there_are_as_many_micro_batches_as_stages() -> None
 
 def test_documented_example_of_mixtral_on_ascend() -> None:
     # SAPP-ND documents a peak of 39,474 MB for it, with full recompute and a sharded optimizer.
+    model = load_model("mixtral-8x7b")
+    assert model.experts is not None
     problem = Problem(
-        load_model("mixtral-8x7b"),
+        replace(model, experts=replace(model.experts, capacity_factor=1.1)),
         make_cluster(load_device("a2"), 16),
         TrainingSpec(4096, 128, "fp16"),
         load_framework("mindformers"),

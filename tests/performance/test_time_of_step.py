@@ -15,7 +15,7 @@ from paraplan.frameworks import load_framework
 from paraplan.layer_kinds import KINDS
 from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
 from paraplan.models import load_model
-from paraplan.models.spec import LayerGroup
+from paraplan.models.spec import Experts, LayerGroup
 from paraplan.performance import communication
 from paraplan.performance.compute import Kernels
 from paraplan.problem import Problem
@@ -91,6 +91,53 @@ def test_step_when_layers_do_not_divide_takes_them_off_the_head(problem: Problem
     assert 1 + head / LAYER < 4 < 2 + head / LAYER
     expected = 8 * 4 * LAYER + (5 * LAYER + head) / 2 + table.components["pp_comm"][0]
     assert table.step_time_N[0] == pytest.approx(expected, rel=1e-9)
+
+
+def experts_of(problem: Problem, **changes: float) -> Problem:
+    """Four layers of 8 experts, two a token, on devices whose launches take 10 microseconds."""
+    device = replace(problem.cluster.device, efficiency=replace(problem.cluster.device.efficiency, launch_seconds=1e-5))
+    model = replace(
+        problem.model, groups=(LayerGroup("moe", 4),), experts=Experts(8, 2, 4096, **changes), attention_dropout=False
+    )
+    return replace(problem, model=model, cluster=replace(problem.cluster, device=device))
+
+
+def test_experts_without_a_capacity_are_launched_one_by_one(problem: Problem) -> None:
+    framework = replace(problem.framework, expert_launches=100.0, expert_launches_each=10.0)
+    dropless = replace(experts_of(problem), framework=framework)
+    layouts = Layouts.of([{"mb": 8}, {"mb": 4, "dp": 2, "ep": 2}])
+    fewer = replace(dropless, framework=replace(framework, expert_launches_each=0.0))
+    # 4 layers, forward and backward, 8 experts on the one device of the first layout, 4 of the second.
+    saved = performance.step_times(dropless, layouts) - performance.step_times(fewer, layouts)
+    assert saved == pytest.approx([8 * 4 * 2 * 8 * 10 * 1e-5, 4 * 4 * 2 * 4 * 10 * 1e-5], rel=1e-6)
+    equal = replace(experts_of(problem, capacity_factor=1.0), framework=framework)
+    assert performance.step_times(equal, layouts) == pytest.approx(performance.step_times(fewer, layouts), rel=1e-12)
+
+
+def test_a_graph_of_the_whole_step_launches_nothing_where_the_device_can(problem: Problem) -> None:
+    graphs = replace(experts_of(problem), framework=replace(problem.framework, expert_graphs=True))
+    able = replace(graphs.cluster, device=replace(graphs.cluster.device, grouped_on_device=True))
+    layouts = Layouts.of([{"mb": 8}])
+    saved = performance.step_times(graphs, layouts) - performance.step_times(replace(graphs, cluster=able), layouts)
+    framework = problem.framework
+    each_way = (framework.expert_launches + 8 * framework.expert_launches_each) * 1e-5
+    assert saved[0] == pytest.approx(8 * 4 * 2 * each_way, rel=1e-6)
+
+
+def test_the_busiest_experts_set_the_pace(problem: Problem) -> None:
+    even = experts_of(problem)
+    uneven = replace(even, training=replace(even.training, expert_imbalance=1.5))
+    layouts = Layouts.of([{"mb": 8}])
+    # Half as many rows again of 2048, in units as above: 4096 columns over 1124 of k and 1024 over 4196, forward and
+    # for the inputs' gradients; for the weights' the rows are k, 128 more of it for 8 experts' two 1024 x 4096.
+    more = performance.estimate(uneven, layouts).components["compute"][0]
+    less = performance.estimate(even, layouts).components["compute"][0]
+    units = 2 * 0.5 * 2 * (4 * 1124 + 4196) + 2 * 8 * 4 * 128
+    assert more - less == pytest.approx(8 * 4 * units * UNIT, rel=1e-6)
+    capacity = experts_of(problem, capacity_factor=1.5)
+    slots = replace(capacity, framework=replace(capacity.framework, expert_launches_each=0.0))
+    same = replace(uneven, framework=slots.framework)
+    assert performance.step_times(slots, layouts) == pytest.approx(performance.step_times(same, layouts), rel=1e-12)
 
 
 def test_exchange_once_a_node_is_cheaper_only_between_nodes() -> None:
