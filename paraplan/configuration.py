@@ -1,6 +1,7 @@
 """The plan config: model, cluster, training, search and balance in one YAML file, validated whole."""
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,9 +26,9 @@ from paraplan.training import TrainingSpec
 GIB = 2.0**30
 
 SECTIONS = ("model", "cluster", "training", "search", "balance")
-_SEARCH_KEYS = (*DIMENSIONS, *ALIASES, "constraints", "top", "reserve_gib", "recalibration")
-_CLUSTER_KEYS = ("device", "devices", "nic_gb_per_s_per_device", "memory_budget_gib", "calibration")
-_TRAINING_KEYS = ("framework", "framework_options")
+SEARCH_KEYS = (*DIMENSIONS, *ALIASES, "constraints", "top", "reserve_gib", "recalibration")
+CLUSTER_KEYS = ("device", "devices", "nic_gb_per_s_per_device", "memory_budget_gib", "calibration")
+TRAINING_KEYS = ("framework", "framework_options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _plan(values: Mapping[str, Any], path: Path) -> PlanConfig:
     if not isinstance(options, Mapping):
         raise InputError(f"{where}: training.framework_options: {options!r} found, a mapping is needed")
     framework = load_framework(framework_name, dict(options), f"{where}: training.framework")
-    refuse_unknown(training_values, [*TrainingSpec.__slots__, *_TRAINING_KEYS], where, "training.")
+    refuse_unknown(training_values, [*TrainingSpec.__slots__, *TRAINING_KEYS], where, "training.")
     training = build(TrainingSpec, training_values, where, "training.")
     cluster = _cluster(values.get("cluster"), path)
     problem = Problem(model, cluster, training, framework)
@@ -118,7 +119,7 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
     if not isinstance(value, Mapping):
         found = "missing" if value is None else f"{value!r} found"
         raise InputError(f"{where}: cluster: {found}, a mapping with device and devices is needed")
-    refuse_unknown(value, _CLUSTER_KEYS, where, "cluster.")
+    refuse_unknown(value, CLUSTER_KEYS, where, "cluster.")
     name = value.get("device")
     if not isinstance(name, str):
         found = "missing" if name is None else f"{name!r} found"
@@ -150,7 +151,7 @@ def _check_training(problem: Problem, where: str) -> None:
         raise InputError(
             f"{where}: training.precision: {training.precision!r} found, {problem.cluster.device.name} has {known}"
         )
-    if training.expert_imbalance < 1:
+    if not 1 <= training.expert_imbalance < math.inf:
         raise InputError(
             f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at least 1 is needed"
         )
@@ -162,7 +163,7 @@ def _search(value: Any, problem: Problem, where: str) -> SearchSpec:
     values = {} if value is None else value
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: search: {values!r} found, a mapping is needed")
-    refuse_unknown(values, _SEARCH_KEYS, where, "search.")
+    refuse_unknown(values, SEARCH_KEYS, where, "search.")
     candidates: dict[str, tuple[int, ...] | None] = {}
     for key, given in values.items():
         dimension = ALIASES.get(key, key)

@@ -167,16 +167,20 @@ def time_table(plans: Sequence[RankedPlan]) -> list[str]:
 def pipeline_section(plan: RankedPlan) -> list[str]:
     """One plan's layout and what lies on each stage."""
     pipeline = plan.pipeline
-    dimensions = ", ".join(f"{name} {value}" for name, value in plan.parallel.items() if isinstance(value, (int, str)))
-    lines = [f"### {plan.rank}. {plan.name}", "", f"{dimensions}; schedule {pipeline['schedule']}.", ""]
+    values = plan.parallel | {"schedule": pipeline["schedule"]}
+    dimensions = ", ".join(f"{name} {value}" for name, value in values.items() if isinstance(value, (int, str)))
+    lines = [f"### {plan.rank}. {plan.name}", "", f"{dimensions}.", ""]
     stages = len(pipeline["peak_memory_mib"])
     rows = [(f"layers, chunk {v}", *map(str, row)) for v, row in enumerate(pipeline["layers"])]
+    used = [strategy for strategy, counts in pipeline["recompute"].items() if any(any(row) for row in counts)]
     for strategy, counts in pipeline["recompute"].items():
-        if any(any(row) for row in counts):
+        # One strategy for all layers repeats their counts.
+        if strategy in used and len(used) > 1:
             rows += [(f"{strategy}, chunk {v}", *map(str, row)) for v, row in enumerate(counts)]
     rows.append(("peak, GiB", *(f"{mib / 1024:.1f}" for mib in pipeline["peak_memory_mib"])))
     lines += table(("stage", *map(str, range(stages))), rows)
-    lines += ["", f"`offset: {[list(row) for row in pipeline['offset']]}`"]
+    lines += ["", f"Recomputation of every layer: {used[0]}.", ""] if len(used) == 1 else [""]
+    lines += [f"`offset: {[list(row) for row in pipeline['offset']]}`"]
     return lines
 
 

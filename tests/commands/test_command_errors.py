@@ -39,6 +39,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (GOOD.replace("tp: auto", "tq: 2"), "search.tq: unknown key"),
         (GOOD.replace("global_batch: 16", "global_batch: many"), "training.global_batch: 'many' found"),
         (GOOD.replace("global_batch: 16", "global_batch: 0"), "training.global_batch: 0 found, at least 1"),
+        (GOOD.replace("global_batch: 16", "global_batch: 16, expert_imbalance: 0.5"), "training.expert_imbalance: 0.5"),
+        (
+            GOOD.replace("global_batch: 16", "global_batch: 16, expert_imbalance: .nan"),
+            "training.expert_imbalance: nan",
+        ),
+        (
+            GOOD.replace("global_batch: 16", "global_batch: 16, framework: nemo, framework_options: {release: x}"),
+            "release: 'x' found, year and month",
+        ),
         (GOOD.replace("tp: auto", "tp: 0"), "search.tp: 0 found"),
         (GOOD.replace("tp: auto", "tp: -2"), "search.tp: -2 found"),
         (GOOD.replace("tp: auto", "tp: []"), "search.tp: an empty list found"),
