@@ -167,7 +167,7 @@ def time_table(plans: Sequence[RankedPlan]) -> list[str]:
 def pipeline_section(plan: RankedPlan) -> list[str]:
     """One plan's layout and what lies on each stage."""
     pipeline = plan.pipeline
-    values = plan.parallel | {"schedule": pipeline["schedule"]}
+    values = {**plan.parallel, "schedule": pipeline["schedule"]}
     dimensions = ", ".join(f"{name} {value}" for name, value in values.items() if isinstance(value, (int, str)))
     lines = [f"### {plan.rank}. {plan.name}", "", f"{dimensions}.", ""]
     stages = len(pipeline["peak_memory_mib"])
