@@ -202,7 +202,8 @@ def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: i
     model, batch = problem.model, problem.training.global_batch
     schedule, name = _text(cells, "schedule", "").lower(), _schedule(cells, pp)
     stage = _count(cells, "zero_stage", 3 if "fsdp" in schedule else 1, least=0)
-    etp = _count(cells, "etp", 0)
+    told = re.search(r"\betp=(\d+)", _text(cells, "notes", "").lower())
+    etp = _count(cells, "etp", int(told.group(1)) if told else 0)
     if not etp:
         etp = tp if ep == 1 or (problem.framework.name != "nemo" and dp * cp % ep == 0) else 1
     sp_text = _text(cells, "sp", "").lower()

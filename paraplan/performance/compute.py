@@ -111,7 +111,9 @@ class Kernels:
             slow * self.matmul(k, m, n, batch, not wide) + self.bytes_seconds(self.accumulation_bytes * k * n * batch),
         )
 
-    def attention(self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str, width: int) -> tuple[Array, Array]:
+    def attention(
+        self, flops: npt.ArrayLike, scores: npt.ArrayLike, kernel: str, width: int, length: float
+    ) -> tuple[Array, Array]:
         """Forward and backward seconds of the attention core.
 
         Args:
@@ -121,6 +123,7 @@ class Kernels:
                 backward recomputes the scores, 2.5 times the forward's FLOPs); ``unfused``, plain products over the
                 full square with softmax, mask and dropout passing over the scores in memory.
             width: Of one head.
+            length: Tokens of a sequence.
         """
         flops = np.asarray(flops, dtype=np.float64)
         scores = np.asarray(scores, dtype=np.float64)
@@ -129,7 +132,12 @@ class Kernels:
         launch = efficiency.launch_seconds
         if kernel != "unfused":
             rate = rate * (efficiency.attention if kernel == "flash" else efficiency.attention_flash2)
-            rate = rate * min(1.0, (128 + SOFTMAX_WIDTH) / 128 * width / (width + SOFTMAX_WIDTH))
+            rate = (
+                rate
+                * length
+                / (length + MASKED_LENGTH)
+                * min(1.0, (128 + SOFTMAX_WIDTH) / 128 * width / (width + SOFTMAX_WIDTH))
+            )
             return flops / rate + launch, 2.5 * flops / (rate * FLASH_BACKWARD) + 2 * launch
         products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS * (1.0 if width % 8 == 0 else HEAD_ODD))
         return (
@@ -161,6 +169,10 @@ as above), over that of others; fitted on the BigScience rows with heads of 150 
 SOFTMAX_WIDTH = 32
 """The softmax of one score takes a tiled kernel as long as this many more elements of a head: heads of 64 reach five
 sixths of the rate of 128 (FlashAttention-2, figures 4 and 5; FlashAttention-3, arXiv:2407.08608, figure 5)."""
+
+MASKED_LENGTH = 500
+"""A causal tiled kernel takes as long as if sequences had this many more tokens: blocks on the diagonal are computed
+whole, and rows end at different times (FlashAttention-2, figure 4; FlashAttention-3, figure 5)."""
 
 FLASH_BACKWARD = 0.8
 """Rate of the flash kernel's backward over its forward's (FlashAttention-2, figures 4 to 6)."""

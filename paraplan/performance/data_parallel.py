@@ -47,6 +47,8 @@ def data_parallel(problem: Problem, layouts: Layouts) -> DataParallel:
         (dense, copies, shard, rows.tp),
         (expert, expert_copies, expert_shard, rows.ep * rows.etp),
     ):
+        if not count.any():
+            continue
         inner = place(problem.cluster.levels, over, stride)
         outer = place(problem.cluster.levels, degree / over, stride * over)
         gradient_bytes = count * framework.gradient_reduce_bytes

@@ -194,7 +194,7 @@ class _Costing:
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.mbs * self._heads() / self.cp
         flops = 2 * pairs * area * (model.head_dim + value_dim)
-        return self.kernels.attention(flops, pairs * sequence**2, kernel, model.head_dim)
+        return self.kernels.attention(flops, pairs * sequence**2, kernel, model.head_dim, sequence)
 
     def _context(self, core_forward: Array, core_backward: Array) -> tuple[Array, Array]:
         """Exposed seconds of context parallelism: keys and values around the ring, gathered, or heads exchanged."""

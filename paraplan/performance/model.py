@@ -160,11 +160,11 @@ class _Step:
     def layer(self) -> dict[str, Array]:
         """Seconds of one micro-batch through a layer of each kind, recompute included."""
         found: dict[str, Array] = {kind: sum(self._gathered(kind, "total")) for kind in self.costs.kinds}  # type: ignore[misc]
-        return {kind: seconds + self.swapped.get(kind, 0.0) for kind, seconds in found.items()}
+        return {kind: seconds + sum(self.swapped.get(kind, ())) for kind, seconds in found.items()}
 
     @cached_property
-    def swapped(self) -> dict[str, Array]:
-        """Seconds by which a layer's activations, on their way to the host and back, outlast its passes.
+    def swapped(self) -> dict[str, tuple[Array, Array]]:
+        """Seconds by which a layer's activations, on their way to the host and back, outlast its two passes.
 
         They leave behind the layer's forward and come back behind its backward and recomputation, both ways at once.
         """
@@ -173,7 +173,7 @@ class _Step:
             return {}
         combinations, activations = layer_activations(self.problem, layouts)
         rows, share = combinations.inverse_N, self.recomputed_share
-        exposed: dict[str, Array] = {}
+        exposed: dict[str, tuple[Array, Array]] = {}
         for kind in ("dense", "moe"):
             if kind not in self.costs.kinds:
                 continue
@@ -183,8 +183,9 @@ class _Step:
             seconds = size / (device.host_bandwidth * device.efficiency.host_link)
             forward = self.costs.kinds[kind].forward.total[self.inverse]
             both, again = self._gathered(kind, "total")
-            shown = np.maximum(0.0, seconds - forward) + np.maximum(0.0, seconds - (both - forward + again))
-            exposed[kind] = np.where(layouts.swap_act == 1, shown, 0.0)
+            passes = (forward, both - forward + again)
+            out, back = (np.where(layouts.swap_act == 1, np.maximum(0.0, seconds - one), 0.0) for one in passes)
+            exposed[kind] = out, back
         return exposed
 
     @cached_property
@@ -311,7 +312,8 @@ class _Step:
     def _pass_seconds(self) -> tuple[Array, Array]:
         """Forward and backward of one micro-batch on an average stage, as far as they hide communication.
 
-        What context parallelism shows counts: compute that shrinks shows more of the ring, and the pass is as long.
+        What context parallelism and swapping show counts: compute that shrinks shows more of them, and the pass is as
+        long.
         """
         model = self.problem.model
         dense = front_dense(model)
@@ -321,8 +323,13 @@ class _Step:
                 cost = self.costs.kinds[kind]
                 forward = forward + count * (cost.forward.compute + cost.forward.tp + cost.forward.cp)
                 backward = backward + count * (cost.backward.compute + cost.backward.tp + cost.backward.cp)
+        forward, backward = forward[self.inverse], backward[self.inverse]
+        for kind, count in (("dense", dense), ("moe", model.layers - dense)):
+            if kind in self.swapped:
+                out, back = self.swapped[kind]
+                forward, backward = forward + count * out, backward + count * back
         pp = self.layouts.pp
-        return forward[self.inverse] / pp, backward[self.inverse] / pp
+        return forward / pp, backward / pp
 
     @cached_property
     def contention(self) -> Array:
@@ -356,8 +363,8 @@ class _Step:
                 work, again = self._gathered(kind, field)
                 parts[name] = parts[name] + passes * counts[kind] * work
                 parts["recompute"] = parts["recompute"] + passes * counts[kind] * again
-        for kind, seconds in self.swapped.items():
-            parts["swap"] = parts["swap"] + passes * counts[kind] * seconds
+        for kind, shown in self.swapped.items():
+            parts["swap"] = parts["swap"] + passes * counts[kind] * sum(shown)
         parts["pp_comm"] = self.sends
         parts["dp_comm"] = self.data_parallel_seconds
         parts["bubble"] = layouts.mb * (self.slowest_stage - self.all_layers / layouts.pp) + self.fill

@@ -173,7 +173,8 @@ def test_every_listed_layout_satisfies_every_rule() -> None:
 )
 def test_better_hardware_never_slows_a_layout(model: str, device: str, seed: int) -> None:
     problem = problem_of(model, device, 48, 96)
-    layouts = enumerate_space(problem, SearchSpec({"mbs": (1, 2), "cp_kind": None})).layouts
+    problem = replace(problem, framework=replace(problem.framework, activation_swap="any"))
+    layouts = enumerate_space(problem, SearchSpec({"mbs": (1, 2), "cp_kind": None, "swap_act": None})).layouts
     chosen = layouts.take(np.random.default_rng(seed).integers(0, len(layouts), 200))
     before = performance.step_times(problem, chosen)
     device_spec = problem.cluster.device

@@ -29,8 +29,9 @@ PEAK = 1e14
 #           dW: (3 + 1 + 4 + 4)·1124                               = 13,488
 UNIT = 2 * 1024 * 1024 / PEAK
 FORWARD, BACKWARD = 13_188 * UNIT, (12_988 + 13_488) * UNIT
-# Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs; backward 2.5 times those at 0.8 of the rate.
-CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK
+# Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs, as slow as with 500 tokens more; backward 2.5 times those
+# at 0.8 of the rate.
+CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK * (1024 + 500) / 1024
 CORE_BACKWARD = 2.5 / 0.8 * CORE
 # Head: 1024 tokens to 12,800 words: forward 12.5·1124, dX 12,800 + 100, dW 12.5·1124.
 HEAD = (12.5 * 1124 + 12_900 + 12.5 * 1124) * UNIT
@@ -183,7 +184,7 @@ def test_linear_when_its_width_fills_no_cache_line_is_slower(device: DeviceSpec)
 def test_attention_without_a_tiled_kernel_is_slower(device: DeviceSpec) -> None:
     kernels = Kernels(replace(device, memory_bandwidth=1e12), "bf16")
     tiled, plain, odd = (
-        kernels.attention(1e10, 1e7, kernel, width)[0]
+        kernels.attention(1e10, 1e7, kernel, width, 4096)[0]
         for kernel, width in (("flash", 128), ("unfused", 128), ("unfused", 150))
     )
     assert tiled < plain
@@ -193,7 +194,7 @@ def test_attention_without_a_tiled_kernel_is_slower(device: DeviceSpec) -> None:
 
 def test_attention_of_narrow_heads_pays_its_softmax(device: DeviceSpec) -> None:
     kernels = Kernels(device, "bf16")
-    narrow, usual, wide = (kernels.attention(1e12, 0, "flash", width)[0] for width in (64, 128, 256))
+    narrow, usual, wide = (kernels.attention(1e12, 0, "flash", width, 4096)[0] for width in (64, 128, 256))
     # The softmax of a score costs 32 elements: (64 + 32) / 64 over (128 + 32) / 128.
     assert narrow / usual == pytest.approx(1.5 / 1.25, rel=1e-9)
     assert wide == usual
@@ -269,6 +270,13 @@ def test_layer_times_add_up_to_the_step_without_a_pipeline() -> None:
     counts = np.array([{"embedding": 1, "dense": 3, "moe": 58, "mtp": 1, "head": 1}[kind] for kind in KINDS])
     expected = 2 * (times.forward_NK[0] + times.backward_NK[0]) @ counts + times.outside_N[0]
     assert performance.step_times(problem, layouts)[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_experts_degree_of_a_model_without_experts_changes_nothing(problem: Problem) -> None:
+    problem = replace(problem, cluster=replace(problem.cluster, levels=load_device("h100").levels))
+    layouts = Layouts.of([{"dp": 16, "mb": 1, "etp": etp, "zero_stage": 3, "op": 16} for etp in (1, 2, 16)])
+    times = performance.step_times(problem, layouts)
+    assert times[1:] == pytest.approx(times[0], rel=1e-12)
 
 
 def test_permuted_layouts_give_permuted_times() -> None:

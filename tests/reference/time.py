@@ -157,11 +157,11 @@ class Kernel:
             slow * self.product(k, m, n, batch, not wide) + self.moved(self.accumulation * k * n * batch),
         )
 
-    def attention(self, flops: float, scores: float, kernel: str, width: int) -> tuple[float, float]:
+    def attention(self, flops: float, scores: float, kernel: str, width: int, length: int) -> tuple[float, float]:
         rate = self.peak(False) / self.efficiency.matmul
         if kernel != "unfused":
             rate *= self.efficiency.attention if kernel == "flash" else self.efficiency.attention_flash2
-            rate *= min(1.0, (128 + 32) / 128 * width / (width + 32))
+            rate *= length / (length + 500) * min(1.0, (128 + 32) / 128 * width / (width + 32))
             return flops / rate + self.launch, 2.5 * flops / (rate * 0.8) + 2 * self.launch
         products = 2 * flops / (rate * self.efficiency.matmul * 0.6 * (1.0 if width % 8 == 0 else 0.08))
         return (
@@ -227,7 +227,7 @@ class Layers:
             area = (1 - model.sliding_share) * area + model.sliding_share * band
         pairs = self.row["mbs"] * self.heads / self.cp
         flops = 2 * pairs * area * (model.head_dim + value)
-        return self.kernel.attention(flops, pairs * sequence**2, kernel, model.head_dim)
+        return self.kernel.attention(flops, pairs * sequence**2, kernel, model.head_dim, sequence)
 
     def context(self, forward: float, backward: float) -> tuple[float, float]:
         if self.cp == 1:
@@ -378,6 +378,7 @@ def step(problem: Problem, row: dict[str, int]) -> float:
     share = 1.0 if row["recompute_layers"] < 0 else min(1.0, row["recompute_layers"] / (model.layers / (pp * vpp)))
     work: dict[str, float] = {}
     passes: dict[str, tuple[Parts, Parts]] = {}
+    shown: dict[str, tuple[float, float]] = {}
     for kind in ("dense", "moe"):
         if any(group.kind == kind for group in model.groups):
             forward, backward, again = layers.layer(kind)
@@ -389,8 +390,8 @@ def step(problem: Problem, row: dict[str, int]) -> float:
                 plain, _ = kept_and_transient(problem, row, kind, "none")
                 device = cluster.device
                 travel = (share * kept + (1 - share) * plain) / (device.host_bandwidth * device.efficiency.host_link)
-                work[kind] += max(0.0, travel - sum(forward.values()))
-                work[kind] += max(0.0, travel - sum(backward.values()) - more)
+                shown[kind] = max(0.0, travel - sum(forward.values())), max(0.0, travel - sum(backward.values()) - more)
+                work[kind] += sum(shown[kind])
     ends = {kind: sum(sum(part.values()) for part in layers.end(kind)) for kind in ("embedding", "head")}
     first, last = ends["embedding"], ends["head"]
     if model.mtp_layers:
@@ -422,7 +423,12 @@ def step(problem: Problem, row: dict[str, int]) -> float:
     sends = 2 * sending * ((pp - 1) + mb * vpp * (1 - framework.overlap_pipeline))
     fill = (pp - 1) / pp * everything * FILL[SCHEDULES[row["schedule"]]] / vpp
     hiding: tuple[float, ...] = tuple(
-        sum(count[kind] * sum(passes[kind][way][name] for name in ("compute", "tp", "cp")) for kind in passes) / pp
+        sum(
+            count[kind]
+            * (sum(passes[kind][way][name] for name in ("compute", "tp", "cp")) + shown.get(kind, (0.0, 0.0))[way])
+            for kind in passes
+        )
+        / pp
         for way in (0, 1)
     )
     return mb * slowest + fill + sends + outside(problem, row, hiding[0], hiding[1])
@@ -468,6 +474,8 @@ def outside(problem: Problem, row: dict[str, int], forward: float, backward: flo
         (dense, copies, shard, tp),
         (expert, expert_copies, expert_shard, row["ep"] * row["etp"]),
     ):
+        if not elements:
+            continue
         size = elements * framework.gradient_reduce_bytes
         reduce += all_gather(cluster, over, stride, size, pieces)
         if degree > over:
