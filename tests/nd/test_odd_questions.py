@@ -202,6 +202,7 @@ def test_better_hardware_never_slows_a_layout(model: str, device: str, seed: int
             device_spec,
             peak_flops=doubled,
             memory_bandwidth=2 * device_spec.memory_bandwidth,
+            host_bandwidth=2 * device_spec.host_bandwidth,
             efficiency=launches,
         ),
     )
