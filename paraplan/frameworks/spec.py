@@ -36,9 +36,9 @@ class FrameworkSpec:
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient products add to the gradient buffer themselves."""
-    expert_launches: float = 120.0
+    expert_launches: float = 100.0
     """Kernels that routing, permutation and exchange of one expert layer launch each way, beyond its products'."""
-    expert_launches_each: float = 9.0
+    expert_launches_each: float = 10.0
     """The same for every expert that a rank holds: without a capacity, products and casts go one expert at a time."""
     expert_graphs: bool = False
     """Whether one CUDA graph holds the whole step, expert layers included, on devices whose grouped products read

@@ -131,13 +131,11 @@ class Kernels:
         rate = self.peak(False) / efficiency.matmul
         launch = efficiency.launch_seconds
         if kernel != "unfused":
-            rate = rate * (efficiency.attention if kernel == "flash" else efficiency.attention_flash2)
-            rate = (
-                rate
-                * length
-                / (length + MASKED_LENGTH)
-                * min(1.0, (128 + SOFTMAX_WIDTH) / 128 * width / (width + SOFTMAX_WIDTH))
-            )
+            if kernel == "flash":
+                rate = rate * efficiency.attention * length / (length + MASKED_LENGTH)
+            else:
+                rate = rate * efficiency.attention_flash2
+            rate = rate * min(1.0, (128 + SOFTMAX_WIDTH) / 128 * width / (width + SOFTMAX_WIDTH))
             return flops / rate + launch, 2.5 * flops / (rate * FLASH_BACKWARD) + 2 * launch
         products = 2 * flops / (rate * efficiency.matmul * UNFUSED_PRODUCTS * (1.0 if width % 8 == 0 else HEAD_ODD))
         return (
@@ -170,9 +168,10 @@ SOFTMAX_WIDTH = 32
 """The softmax of one score takes a tiled kernel as long as this many more elements of a head: heads of 64 reach five
 sixths of the rate of 128 (FlashAttention-2, figures 4 and 5; FlashAttention-3, arXiv:2407.08608, figure 5)."""
 
-MASKED_LENGTH = 500
-"""A causal tiled kernel takes as long as if sequences had this many more tokens: blocks on the diagonal are computed
-whole, and rows end at different times (FlashAttention-2, figure 4; FlashAttention-3, figure 5)."""
+MASKED_LENGTH = 700
+"""The vendors' causal kernels take as long as if sequences had this many more tokens: large blocks on the diagonal are
+computed whole, and rows end at different times (FlashAttention-3, arXiv:2407.08608, figure 5; held against the runs of
+4,096 to a million tokens in runs.csv). FlashAttention-2's smaller blocks show none of it from 2,048 to 65,536."""
 
 FLASH_BACKWARD = 0.8
 """Rate of the flash kernel's backward over its forward's (FlashAttention-2, figures 4 to 6)."""

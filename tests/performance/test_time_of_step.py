@@ -29,9 +29,9 @@ PEAK = 1e14
 #           dW: (3 + 1 + 4 + 4)·1124                               = 13,488
 UNIT = 2 * 1024 * 1024 / PEAK
 FORWARD, BACKWARD = 13_188 * UNIT, (12_988 + 13_488) * UNIT
-# Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs, as slow as with 500 tokens more; backward 2.5 times those
+# Causal attention: 2 · 8 heads · 1024²/2 · (128 + 128) FLOPs, as slow as with 700 tokens more; backward 2.5 times those
 # at 0.8 of the rate.
-CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK * (1024 + 500) / 1024
+CORE = 2 * 8 * 1024**2 / 2 * 256 / PEAK * (1024 + 700) / 1024
 CORE_BACKWARD = 2.5 / 0.8 * CORE
 # Head: 1024 tokens to 12,800 words: forward 12.5·1124, dX 12,800 + 100, dW 12.5·1124.
 HEAD = (12.5 * 1124 + 12_900 + 12.5 * 1124) * UNIT

@@ -160,8 +160,9 @@ class Kernel:
     def attention(self, flops: float, scores: float, kernel: str, width: int, length: int) -> tuple[float, float]:
         rate = self.peak(False) / self.efficiency.matmul
         if kernel != "unfused":
-            rate *= self.efficiency.attention if kernel == "flash" else self.efficiency.attention_flash2
-            rate *= length / (length + 500) * min(1.0, (128 + 32) / 128 * width / (width + 32))
+            own = self.efficiency.attention * length / (length + 700)
+            rate *= own if kernel == "flash" else self.efficiency.attention_flash2
+            rate *= min(1.0, (128 + 32) / 128 * width / (width + 32))
             return flops / rate + self.launch, 2.5 * flops / (rate * 0.8) + 2 * self.launch
         products = 2 * flops / (rate * self.efficiency.matmul * 0.6 * (1.0 if width % 8 == 0 else 0.08))
         return (
