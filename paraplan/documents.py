@@ -42,6 +42,14 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return seen
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long for one is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_text(path: Path) -> str:
     """The text of a file.
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paraplan.documents import read_document, write_whole
+from paraplan.documents import is_file, read_document, write_whole
 from paraplan.errors import InputError
 from paraplan.records import refuse_unknown, shown
 
@@ -122,12 +122,10 @@ def load_layers(name_or_path: str, folder: str | None = None, where: str = "laye
     given = Path(name_or_path)
     tried = [given, Path(f"{given}.json")]
     if folder is not None:
-        tried += (
-            [Path(folder)] if Path(folder).is_file() else [Path(folder) / name for name in (given, f"{given}.json")]
-        )
+        tried += [Path(folder)] if is_file(Path(folder)) else [Path(folder) / name for name in (given, f"{given}.json")]
     tried.append(BUNDLED / f"{given.name.removesuffix('.json')}.json")
     for path in tried:
-        if path.is_file():
+        if is_file(path):
             return read_layers(read_document(path), str(path))
     known = bundled_names()
     close = difflib.get_close_matches(given.name, known, 1, 0.5)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, StrictBool, StrictStr
 
-from paraplan.documents import read_document
+from paraplan.documents import is_file, read_document
 from paraplan.errors import InputError
 from paraplan.layouts import SCHEDULES
 from paraplan.pipeline_plan import PipelinePlan
@@ -134,6 +134,8 @@ def given_of(document: Any, where: str, schedule: str | None = None) -> Given:
     lists = {key: document[key] for key in ASSIGNMENT_KEYS if key in document}
     folder = Path(where).parent
     if "problem" in document:
+        if document.get("status") == "infeasible":
+            raise InputError(f"{where}: status: 'infeasible' found, a plan with an assignment is needed")
         problem = read_problem(document["problem"], f"{where}: problem", folder, schedule)
         refuse_unknown(document, {*(field.name for field in fields(PipelinePlan)), *LIST_KEYS, "compared"}, where)
         if "assignment" in lists:
@@ -172,7 +174,7 @@ def read_problem(given: Any, where: str, folder: Path, schedule: str | None = No
 
     if isinstance(written.layers, str):
         beside = folder / written.layers
-        layers = load_layers(str(beside) if beside.is_file() else written.layers, where=f"{where}: layers")
+        layers = load_layers(str(beside) if is_file(beside) else written.layers, where=f"{where}: layers")
     elif isinstance(written.layers, Mapping):
         layers = read_layers(written.layers, f"{where}: layers")
     else:

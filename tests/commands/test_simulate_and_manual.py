@@ -169,5 +169,14 @@ def test_layer_file_that_is_no_json_is_named_with_its_folder(
     assert refused(capsys, "ppb", "-m", "folder/bad.json", *PPB[3:]).startswith(message)
 
 
-def test_empty_name_of_a_layer_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "ppb", "-m", "", *PPB[3:]).startswith("layers: '' found, a layer file or one of")
+@pytest.mark.parametrize("name", ["", "/", 300 * "x"])
+def test_name_that_no_layer_file_can_have_is_refused(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert refused(capsys, "ppb", "-m", name, *PPB[3:]).startswith(f"layers: {name!r} found, a layer file or one of")
+    Path("x.yaml").write_text(PLAN.replace("base.json", f"'{name}'"))
+    assert refused(capsys, "simulate", "x.yaml").startswith(f"x.yaml: layers: {name!r} found, a layer file or one of")
+
+
+def test_infeasible_plan_is_not_played(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PPB, "-mem", "1", "--json"]) == 1
+    Path("p.json").write_text(capsys.readouterr().out)
+    assert refused(capsys, "simulate", "p.json").startswith("p.json: status: 'infeasible' found")
