@@ -32,6 +32,24 @@ def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; refuses a key that is given twice, of which the json module keeps the last."""
+    seen: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise ValueError(f"key {key!r} is given twice")
+        seen[key] = value
+    return seen
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that is too long for one is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_text(path: Path) -> str:
     """The text of a file.
 
@@ -58,9 +76,11 @@ def parse(text: str, where: str) -> Any:
     """
     if where.endswith(".json"):
         try:
-            return json.loads(text, parse_constant=float)
+            return json.loads(text, parse_constant=float, object_pairs_hook=_unique_object)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}:{error.lineno}: JSON syntax: {error.msg}") from None
+        except ValueError as error:
+            raise InputError(f"{where}: JSON: {error}") from None
         except RecursionError:
             raise InputError(f"{where}: nested too deeply") from None
     try:

@@ -49,9 +49,13 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
-    found = first["input"]
-    shown = repr(found) if len(repr(found)) < 60 else repr(found)[:57] + "..."
-    return f"{prefix}{name}: {shown} found, {message}"
+    return f"{prefix}{name}: {shown(first['input'])} found, {message}"
+
+
+def shown(value: object) -> str:
+    """A value as messages show it, shortened."""
+    text = repr(value)
+    return text if len(text) < 60 else text[:57] + "..."
 
 
 def finite(value: object) -> bool:

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from paraplan.commands.arguments import Parser, positive
-from paraplan.documents import read_document, write_whole
+from paraplan.documents import write_whole
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import PipelinePlan, Table
 
@@ -59,7 +60,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--batched",
         action="store_true",
-        help="stages exchange in batches and wait for each other (Megatron without overlap)",
+        help="stages exchange in batches and wait for each other (Megatron without overlap; 1f1b and interleaved)",
     )
     parser.add_argument(
         "--slowness", default="1", metavar="RATIO", help="time of the stages over the layers' own, or one for each (1)"
@@ -117,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     problem = problem_of(arguments)
     if arguments.init:
         _tell_measured(arguments)
+    others = _beside(arguments, problem, lists)
     folder = Path(arguments.output) if arguments.output else None
     if arguments.dump:
         _dump(problem, folder or Path())
@@ -124,7 +126,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     plan = balance(problem)
     document: dict[str, Any] = asdict(plan)
-    others = _beside(arguments, problem, lists)
     if others:
         document["compared"] = dict(others)
     if folder is not None and plan.status != "infeasible":
@@ -242,7 +243,7 @@ def _guide(arguments: argparse.Namespace) -> int:
 def _beside(arguments: argparse.Namespace, problem: Any, training: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Naive and hand-written plans, simulated."""
     from paraplan.ppb.balancer import even_start, plan_of
-    from paraplan.ppb.play import counts_of
+    from paraplan.ppb.play import counts_of, read_plans
 
     found: list[tuple[str, Any]] = []
     if arguments.naive:
@@ -253,13 +254,7 @@ def _beside(arguments: argparse.Namespace, problem: Any, training: dict[str, Any
     if training:
         found.append(("training configuration", counts_of(training, problem, arguments.train)))
     if arguments.manual:
-        document = read_document(Path(arguments.manual))
-        if not isinstance(document, dict) or not document:
-            raise InputError(f"{arguments.manual}: a mapping of plans is needed")
-        plans = document if all(isinstance(x, dict) for x in document.values()) else {"manual": document}
-        found += [
-            (str(name), counts_of(given, problem, f"{arguments.manual}: {name}")) for name, given in plans.items()
-        ]
+        found += read_plans(Path(arguments.manual), problem)
     result = []
     for name, counts in found:
         plan = plan_of(problem, counts, "feasible", 0.0, 0.0, "")
@@ -313,9 +308,8 @@ def plan_text(plan: PipelinePlan, others: list[tuple[str, dict[str, Any]]]) -> l
     lines += ["  " + " ".join(f"{x:9,.0f}" for x in peaks[i : i + 8]) for i in range(0, len(peaks), 8)]
     for name, summary in others:
         fits = "" if summary["fits"] else ", over the memory limit"
-        lines.append(
-            f"{name}: makespan {summary['makespan']:.6g} ({summary['makespan'] / plan.makespan - 1:+.1%}){fits}"
-        )
+        change = f" ({summary['makespan'] / plan.makespan - 1:+.1%})" if plan.makespan else ""
+        lines.append(f"{name}: makespan {summary['makespan']:.6g}{change}{fits}")
     return lines
 
 
@@ -325,9 +319,9 @@ def _rows(name: str, table: Table) -> list[str]:
 
 
 def _finite(value: Any) -> Any:
-    """Infinite numbers as null, that JSON knows."""
+    """Numbers that JSON does not know as null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

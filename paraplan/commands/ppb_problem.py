@@ -12,6 +12,7 @@ from paraplan.errors import InputError
 from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import LayerSet, load_layers
 from paraplan.ppb.measured import LayerMemories, decompose, read_dry_runs, with_memories
+from paraplan.ppb.play import per_stage
 from paraplan.ppb.problem import BalanceProblem
 from paraplan.records import build, refuse_unknown
 
@@ -42,9 +43,9 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
         layers = _counted(layers, arguments.train_layers, arguments.train)
     stages = arguments.stages
 
-    def per_stage(key: str, option: str, given: Any, **bounds: Any) -> tuple[float, ...]:
+    def of_stages(key: str, option: str, given: Any, **bounds: Any) -> tuple[float, ...]:
         where = f"{arguments.fix}: {key}" if key in fixed else option
-        return _per_stage(fixed.get(key, given), stages, where, **bounds)
+        return per_stage(fixed.get(key, given), stages, where, **bounds)
 
     options = {key: fixed[key] for key in (*TABLES, "pins", "forbidden", "movable") if key in fixed}
     spec = BalanceSpec(
@@ -64,9 +65,9 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
         micro_batches=arguments.micro_batches,
         chunks=2 if schedule in ("zb-v", "dualpipe-v") else arguments.interleave,
         schedule=schedule,
-        memory_limit_mib=per_stage("memory_limit_mib", "-mem", arguments.memory, least=0.0, above=True),
-        constant_mib=per_stage("constant_mib", "-mc", constant),
-        slowness=per_stage("slowness", "--slowness", arguments.slowness, least=0.0, above=True),
+        memory_limit_mib=of_stages("memory_limit_mib", "-mem", arguments.memory, least=0.0, above=True),
+        constant_mib=of_stages("constant_mib", "-mc", constant),
+        slowness=of_stages("slowness", "--slowness", arguments.slowness, least=0.0, above=True),
         p2p=_number(arguments.p2p, "--p2p"),
         batched=arguments.batched,
         splits=arguments.sequence,
@@ -156,20 +157,6 @@ def _number(value: float, option: str, *, above: bool = False) -> float:
             f"{option}: {value:g} found, a finite number {'above' if above else 'of at least'} 0 is needed"
         )
     return value
-
-
-def _per_stage(
-    value: Any, stages: int, option: str, *, least: float = float("-inf"), above: bool = False
-) -> tuple[float, ...]:
-    values = list(value) if isinstance(value, list) else [value] * stages
-    if len(values) != stages:
-        raise InputError(f"{option}: {len(values)} numbers found, one for each of the {stages} stages is needed")
-    for one in values:
-        good = isinstance(one, (int, float)) and not isinstance(one, bool) and least <= one < float("inf")
-        if not good or (above and one == 0):
-            bound = f" {'above' if above else 'of at least'} {least:g}" if least > float("-inf") else ""
-            raise InputError(f"{option}: {one!r} found, a finite number{bound} is needed")
-    return tuple(float(one) for one in values)
 
 
 def _counted(layers: LayerSet, count: int, where: str) -> LayerSet:

@@ -31,9 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     problem = given.problem
     plan = plan_of(problem, given.counts, "feasible", quick_bound(problem), 0.0, "simulator")
     over = [
-        s
-        for s, (x, y) in enumerate(zip(plan.peak_memory_mib, problem.memory_limit_mib, strict=True))
-        if x > y * (1 + 1e-9)
+        f"stage {s} by {peak - limit:,.1f} MiB"
+        for s, (peak, limit) in enumerate(zip(plan.peak_memory_mib, problem.memory_limit_mib, strict=True))
+        if peak > limit * (1 + 1e-9)
     ]
     document = _finite(asdict(plan))
     if arguments.output:
@@ -47,5 +47,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join(plan_text(plan, [])) + "\n")
     if over:
-        sys.stderr.write(f"over the memory limit on stage{'s' if len(over) > 1 else ''} {', '.join(map(str, over))}\n")
+        sys.stderr.write(f"over the memory limit: {', '.join(over)}\n")
     return 0

@@ -13,6 +13,7 @@ from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import LayerSet, LayerType, Strategy
 from paraplan.ppb.problem import BalanceProblem
 from paraplan.problem import Problem
+from paraplan.simulator.schedules import BATCHED
 
 MIB = 2.0**20
 
@@ -85,7 +86,7 @@ def describe(problem: Problem, layout: Layouts, spec: BalanceSpec | None = None)
         memory_limit_mib=(problem.cluster.memory_budget / MIB,) * stages,
         constant_mib=(float(costs.stage_constant_N[0]) / MIB,) * stages,
         p2p=float(times.p2p_N[0]) if stages > 1 else 0.0,
-        batched=problem.framework.pipeline_exchange == "batched" and schedule in ("1f1b", "interleaved"),
+        batched=problem.framework.pipeline_exchange == "batched" and schedule in BATCHED,
         splits=splits,
         spec=spec,
     )

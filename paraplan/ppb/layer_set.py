@@ -2,14 +2,14 @@
 
 import difflib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paraplan.documents import parse, read_text, write_whole
+from paraplan.documents import is_file, read_document, write_whole
 from paraplan.errors import InputError
+from paraplan.records import refuse_unknown, shown
 
 BUNDLED = Path(__file__).parent / "layers"
 
@@ -52,6 +52,15 @@ _KNOWN = {
     *TIME_FIELDS.values(),
     *(name for name, _ in COEFFICIENTS.values()),
 }
+
+_TOP_LEVEL = ("name", "layers_description", "auto_partition_layer", "pre_defined_layer", "stage_const_mem")
+"""Keys of a file; the predecessor writes the last two, of which the layers' own types and ``-mc`` take the place."""
+
+MOST_LAYERS = 1_000_000
+"""Of one type; more is a slip of the pen, and far beyond would not fit the tables' integers."""
+
+MOST = 1e15
+"""A time or MiB; larger coefficients the solver takes for mistakes (HiGHS, ``large_matrix_value``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +108,29 @@ def bundled_names() -> list[str]:
     return sorted(path.stem for path in BUNDLED.glob("*.json"))
 
 
-def load_layers(name_or_path: str, folder: str | None = None) -> LayerSet:
+def load_layers(name_or_path: str, folder: str | None = None, where: str = "layers") -> LayerSet:
     """Read a layer file by path, or by its name in ``folder`` or among the bundled ones.
+
+    Args:
+        name_or_path: Of the layer file.
+        folder: Where else to look (a folder, or the file itself).
+        where: Who names it, for messages.
 
     Raises:
         InputError: not found (names the bundled ones), or not a layer description.
     """
     given = Path(name_or_path)
-    tried = [given, given.with_name(given.name + ".json")]
+    tried = [given, Path(f"{given}.json")]
     if folder is not None:
-        tried += (
-            [Path(folder)] if Path(folder).is_file() else [Path(folder) / name for name in (given, f"{given}.json")]
-        )
+        tried += [Path(folder)] if is_file(Path(folder)) else [Path(folder) / name for name in (given, f"{given}.json")]
     tried.append(BUNDLED / f"{given.name.removesuffix('.json')}.json")
     for path in tried:
-        if path.is_file():
-            text = read_text(path)
-            return read_layers(parse(text, path.name if path.suffix == ".json" else str(path)), str(path))
+        if is_file(path):
+            return read_layers(read_document(path), str(path))
     known = bundled_names()
     close = difflib.get_close_matches(given.name, known, 1, 0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"layers: {name_or_path!r} found, a layer file or one of {', '.join(known)} is needed{hint}")
+    raise InputError(f"{where}: {name_or_path!r} found, a layer file or one of {', '.join(known)} is needed{hint}")
 
 
 def read_layers(document: Any, where: str) -> LayerSet:
@@ -130,22 +141,29 @@ def read_layers(document: Any, where: str) -> LayerSet:
     """
     if not isinstance(document, Mapping):
         raise InputError(f"{where}: {type(document).__name__} found, a mapping with layers_description is needed")
+    refuse_unknown(document, _TOP_LEVEL, where)
     described = document.get("layers_description")
     if not isinstance(described, list) or not described:
         found = "missing" if described is None else f"{str(described)[:40]!r} found"
         raise InputError(f"{where}: layers_description: {found}, a list of layers is needed")
-    layers = tuple(_layer(entry, i, document, where) for i, entry in enumerate(described))
+    counts = document.get("auto_partition_layer")
+    if counts is not None and not isinstance(counts, Mapping):
+        raise InputError(
+            f"{where}: auto_partition_layer: {shown(counts)} found, a mapping of layer to its number is needed"
+        )
+    layers = tuple(_layer(entry, i, counts or {}, where) for i, entry in enumerate(described))
     if not any(layer.role == "BODY" for layer in layers):
         raise InputError(f"{where}: layers_description: no layer of type BODY, at least one is needed")
     names = [layer.name for layer in layers]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{where}: layers_description: {name!r} is there twice")
+    refuse_unknown(counts or {}, names, where, "auto_partition_layer.")
     order = {"HEAD": 0, "BODY": 1, "TAIL": 2}
     return LayerSet(str(document.get("name", Path(where).stem)), tuple(sorted(layers, key=lambda x: order[x.role])))
 
 
-def _layer(entry: Any, index: int, document: Mapping[str, Any], where: str) -> LayerType:
+def _layer(entry: Any, index: int, counts: Mapping[str, Any], where: str) -> LayerType:
     place = f"{where}: layers_description[{index}]"
     if not isinstance(entry, Mapping):
         raise InputError(f"{place}: {entry!r} found, a mapping is needed")
@@ -153,21 +171,17 @@ def _layer(entry: Any, index: int, document: Mapping[str, Any], where: str) -> L
     if not isinstance(name, str) or not name:
         raise InputError(f"{place}.name: {name!r} found, a name is needed")
     place = f"{where}: {name}"
-    for key in entry:
-        if str(key).strip() not in _KNOWN:
-            close = difflib.get_close_matches(str(key), sorted(_KNOWN), 1, 0.6)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise InputError(f"{place}.{key}: unknown field{hint}")
     # The predecessor's own files write one field with a trailing blank.
     values = {str(key).strip(): value for key, value in entry.items()}
+    refuse_unknown(values, _KNOWN, where, f"{name}.")
     role = values.get("type")
     if role not in ("HEAD", "BODY", "TAIL"):
         raise InputError(f"{place}.type: {role!r} found, HEAD, BODY or TAIL is needed")
     count = values.get("nb_layer")
     if count is None:
-        count = (document.get("auto_partition_layer") or {}).get(name, 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"{place}.nb_layer: {count!r} found, a whole number of at least 1 is needed")
+        count = counts.get(name, 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
+        raise InputError(f"{place}.nb_layer: {shown(count)} found, a whole number from 1 to {MOST_LAYERS} is needed")
     forward = _number(values, "forward_time" if "forward_time" in values else "time", place, needed=True)
     backward = _number(values, "backward_time", place)
     if backward is None:
@@ -196,19 +210,16 @@ def _strategies(values: Mapping[str, Any], backward: float, place: str) -> dict[
                     )
                 extra = whole - backward
         found[strategy] = Strategy(memory, extra)
-    named = values.get("strategies") or {}
+    named = {} if values.get("strategies") is None else values["strategies"]
     if not isinstance(named, Mapping):
-        raise InputError(f"{place}.strategies: {named!r} found, a mapping of strategy to its costs is needed")
+        raise InputError(f"{place}.strategies: {shown(named)} found, a mapping of strategy to its costs is needed")
     for strategy, costs in named.items():
+        where = f"{place}.strategies.{strategy}"
         if not isinstance(costs, Mapping):
-            raise InputError(f"{place}.strategies.{strategy}: {costs!r} found, a mapping is needed")
+            raise InputError(f"{where}: {shown(costs)} found, a mapping is needed")
         for key in costs:
             if key not in ("activation", "extra", "transient", "host_time"):
-                raise InputError(
-                    f"{place}.strategies.{strategy}.{key}: unknown field; allowed: activation, extra,"
-                    " transient, host_time"
-                )
-        where = f"{place}.strategies.{strategy}"
+                raise InputError(f"{where}.{key}: unknown field; allowed: activation, extra, transient, host_time")
         found[str(strategy)] = Strategy(
             _number(costs, "activation", where, needed=True),
             _number(costs, "extra", where) or 0.0,
@@ -224,8 +235,8 @@ def _number(values: Mapping[str, Any], name: str, place: str, *, needed: bool = 
         if needed:
             raise InputError(f"{place}.{name}: missing, a number of at least 0 is needed")
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise InputError(f"{place}.{name}: {value!r} found, a finite number of at least 0 is needed")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
+        raise InputError(f"{place}.{name}: {shown(value)} found, a finite number from 0 to {MOST:g} is needed")
     return float(value)
 
 

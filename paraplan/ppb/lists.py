@@ -65,8 +65,11 @@ def read_lists(layers: Rows, full: Rows, select: Rows, comm: Rows, where: str = 
             found[name].append([])
         for s, held in enumerate(row):
             f, a, b = full[v][s], select[v][s], comm[v][s]
-            if max(f, a, b) > held or min(f, a, b) < 0:
-                raise InputError(f"{where}: chunk {v} of stage {s} recomputes {max(f, a, b)} of its {held} layers")
+            for name, count in (("recompute", f), ("select_recompute", a), ("select_comm_recompute", b)):
+                if not 0 <= count <= held:
+                    raise InputError(
+                        f"{where}: {name}: {count} found on chunk {v} of stage {s}, 0 to {held} (its layers) is needed"
+                    )
             both = max(0, min(a, b) - f)
             kinds = {"full": f, "both": both, "select": max(0, a - f - both), "comm": max(0, b - f - both)}
             kinds["none"] = held - sum(kinds.values())

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paraplan.errors import InputError
-from paraplan.simulator.schedules import OPERATIONS, V_SHAPED, B, Block, F, Order, W, order
+from paraplan.simulator.schedules import BATCHED, OPERATIONS, V_SHAPED, B, Block, F, Order, W, order
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -78,6 +78,8 @@ def build_graph(
     Raises:
         InputError: the schedule cannot run these numbers.
     """
+    if batched and name not in BATCHED:
+        raise InputError(f"batched: schedule {name!r} found, exchanges in batches need {' or '.join(BATCHED)}")
     orders = order(name, stages, micro_batches, chunks, splits)
     return graph_of(name, orders, micro_batches * splits, chunks, splits, batched=batched)
 

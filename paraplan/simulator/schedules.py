@@ -30,6 +30,9 @@ SPLIT_BACKWARD = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 V_SHAPED = ("zb-v", "dualpipe-v")
 """Schedules whose second chunk runs from the last stage back to the first."""
 
+BATCHED = ("1f1b", "interleaved")
+"""Schedules in which Megatron can exchange in batches (pipeline_parallel/schedules.py has no others)."""
+
 
 def order(name: str, stages: int, micro_batches: int, chunks: int = 1, splits: int = 1) -> Order:
     """Blocks of every stage.

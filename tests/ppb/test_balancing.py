@@ -237,6 +237,37 @@ def test_one_row_of_offsets_is_refused_when_there_are_two_chunks() -> None:
         counts_of({"offset": [[1, 0, 0, 0], [0, 0, 0, 0]]}, problem, "hand.yaml")
 
 
+@pytest.mark.parametrize(
+    ("given_lists", "message"),
+    [
+        ({"offset": [9, -9, 0, 0]}, "offset: -9 found on chunk 0 of stage 1, at least -2 is needed"),
+        ({"recompute": [0, 3, 0, 0]}, "recompute: 3 found on chunk 0 of stage 1, 0 to 2"),
+        ({"recompute": [-1, 0, 0, 0]}, "recompute: -1 found on chunk 0 of stage 0, 0 to 2"),
+        ({"assignment": {"body": {"none": [[-2, 6, 2, 2]]}}}, r"body\.none: -2 found on chunk 0 of stage 0, 0 to 8"),
+        ({"assignment": {"body": {"none": [[2] * 4], "full": [[-1, 1, 0, 0]]}}}, r"body\.full: -1 found"),
+        ({"assignment": {"body": {"none": [[10**400, 0, 0, 0]]}}}, r"body\.none: 1000"),
+        ({"assignment": {"body": 3}}, r"assignment\.body: 3 found, a mapping of strategy to counts"),
+        ({"assignment": {"bdy": {}}}, r"assignment\.bdy: unknown key; did you mean 'body'"),
+        ({"assignment": 3}, "assignment: 3 found, a mapping of layer"),
+        ({"assignment": {}}, "assignment: {} found, a mapping of layer"),
+        ({"assignment": {"body": {"none": [[2] * 4]}}, "offset": 0}, "offset: found beside assignment"),
+    ],
+)
+def test_wrong_assignment_names_the_chunk_and_what_it_may_hold(given_lists: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=f"^hand.yaml: .*{message}"):
+        counts_of(given_lists, make(layer_set(8), 4, 8, 1, "1f1b", 1e9), "hand.yaml")
+
+
+def test_types_in_another_order_than_the_model_are_refused() -> None:
+    none = {"none": Strategy(1.0)}
+    dense, moe = (LayerType(name, "BODY", 4, 1.0, 2.0, 0.0, none) for name in ("dense", "moe"))
+    problem = make(LayerSet("two", (dense, moe)), 4, 8, 1, "1f1b", 1e9)
+    first, last = {"none": [[3, 1, 0, 0]]}, {"none": [[0, 1, 1, 2]]}
+    assert counts_of({"assignment": {"moe": last, "dense": first}}, problem, "x")[0, 0].tolist() == [3, 1, 0, 0]
+    with pytest.raises(InputError, match=r"moe: found on chunk 0 of stage 0, .* last dense \(chunk 0 of stage 3\)"):
+        counts_of({"assignment": {"moe": first, "dense": last}}, problem, "x")
+
+
 def test_balancing_twice_gives_the_same_plan_and_leaves_the_layers_alone() -> None:
     layers = load_layers("sequence_pipe_16")
     before = json.dumps(problem_document(make(layers, 4, 4, 1, "seq1f1b", 1e6, splits=2)))
@@ -274,7 +305,15 @@ def described(**changes: object) -> dict[str, object]:
         (described(memory_activation=-1), r"L\.memory_activation: -1 found"),
         (described(memory_activation=float("nan")), r"L\.memory_activation: nan found"),
         (described(nb_layer=0), r"L\.nb_layer: 0 found"),
-        (described(timme=3), r"L\.timme: unknown field; did you mean 'time'"),
+        (described(timme=3), r"L\.timme: unknown key; did you mean 'time'"),
+        (described(time=10**400), r"L\.time: 1000.* found, a finite number from 0 to 1e\+15"),
+        (described(nb_layer=10**400), r"L\.nb_layer: 1000.* found, a whole number from 1 to 1000000"),
+        (described(strategies=[]), r"L\.strategies: \[\] found, a mapping"),
+        (described(strategies=0), r"L\.strategies: 0 found, a mapping"),
+        (described() | {"nam": "x"}, "layers.json: nam: unknown key; did you mean 'name'"),
+        (described(nb_layer=None) | {"auto_partition_layer": []}, r"auto_partition_layer: \[\] found, a mapping"),
+        (described(nb_layer=None) | {"auto_partition_layer": 3}, "auto_partition_layer: 3 found, a mapping"),
+        (described(nb_layer=None) | {"auto_partition_layer": {"M": 3}}, r"auto_partition_layer\.M: unknown key"),
         (described(type="FOOT"), r"L\.type: 'FOOT' found"),
         ([1, 2], "list found"),
         ({"layers_description": {}}, "a list of layers is needed"),

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraplan.errors import InputError
+from paraplan.layouts import SCHEDULES
 from paraplan.simulator import build_graph, in_flight, peak_memory, simulate
 from paraplan.simulator.graph import PipelineGraph, graph_of
-from paraplan.simulator.schedules import SPLIT_BACKWARD, B, Block, F, W, order
+from paraplan.simulator.schedules import SPLIT_BACKWARD, V_SHAPED, B, Block, F, W, order
 
 
 def even(graph: PipelineGraph, forward: float, inputs: float, weights: float) -> np.ndarray:
@@ -93,6 +94,12 @@ def test_public_example_takes_its_recorded_time_with_overlapped_sends() -> None:
     batched = build_graph("interleaved", 16, 32, 2, batched=True)
     # Waiting alone costs: exchanges in lock step are never faster, and here dearer even at no communication time.
     assert batched.makespan(durations, 0.0) > graph.makespan(durations, 0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in ("1f1b", "interleaved")])
+def test_exchanges_in_batches_are_refused_where_megatron_has_none(name: str) -> None:
+    with pytest.raises(InputError, match=f"batched: schedule '{name}' found, .* need 1f1b or interleaved"):
+        build_graph(name, 4, 8, 2 if name in V_SHAPED else 1, batched=True)
 
 
 def brute_force(graph: PipelineGraph, durations: np.ndarray, p2p: float) -> float:
