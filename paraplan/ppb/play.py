@@ -14,6 +14,7 @@ from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import layers_document, load_layers, read_layers
 from paraplan.ppb.lists import read_lists
 from paraplan.ppb.problem import BalanceProblem, Counts
+from paraplan.published_plan import read_plan_json
 from paraplan.simulator import Timeline, simulate
 
 PROBLEM_KEYS = (
@@ -71,10 +72,8 @@ def read_plan(path: Path, schedule: str | None = None, rank: int = 1) -> Given:
     if not isinstance(document, Mapping):
         raise InputError(f"{where}: {type(document).__name__} found, a mapping is needed")
     if "plans" in document:
-        plans = document["plans"]
-        if not isinstance(plans, Sequence) or not 1 <= rank <= len(plans) or not isinstance(plans[rank - 1], Mapping):
-            raise InputError(f"{where}: plans: no plan of rank {rank}")
-        document = plans[rank - 1].get("pipeline", {})
+        read_plan_json(document, rank, where)
+        document = document["plans"][rank - 1]["pipeline"]
     return given_of(document, where, schedule)
 
 
