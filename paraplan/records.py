@@ -13,6 +13,9 @@ from paraplan.errors import InputError
 
 Record = TypeVar("Record")
 
+LARGEST = 2**31 - 1
+"""Of any width or count of a model or a batch: a product of two still fits the 64 bits of a column."""
+
 
 def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str = "") -> Record:
     """A dataclass of type ``kind`` from ``values``.
