@@ -50,12 +50,12 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
     message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
-    if first["type"] == "missing":
-        return f"{prefix}{name}: missing, a value is needed"
     if first["type"] == "dataclass_type":
         message = "a mapping is needed"
     if first["type"] == "too_short":
         message = f"at least {first['ctx']['min_length']} entry is needed"
+    if first["type"] == "missing":
+        return f"{prefix}{name}: missing, a value is needed"
     found = first["input"]
     shown = repr(found) if len(repr(found)) < 60 else repr(found)[:57] + "..."
     return f"{prefix}{name}: {shown} found, {message}"

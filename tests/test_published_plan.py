@@ -114,6 +114,15 @@ def test_wrong_value_is_refused_by_name(
         assert field in refusal(capsys, path, *command)
 
 
+def test_what_a_framework_cannot_run_is_refused_with_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(changed(f"{PIPELINE}.assignment", {"dense": NONE, "head": {"none": [[1, 0]]}})))
+    assert "movable head: Megatron-LM keeps the loss" in refusal(capsys, path, "export", "--to", "megatron")
+    assert "--to: 'keras' found" in refusal(capsys, path, "export", "--to", "keras")
+
+
 def test_rank_beyond_the_last_plan_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan_json()))
