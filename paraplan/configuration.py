@@ -20,7 +20,7 @@ from paraplan.nd.search import COMPONENT_OF_RATIO
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, NAMES, SearchSpec
 from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.problem import Problem
-from paraplan.records import build, refuse_unknown
+from paraplan.records import LARGEST, build, refuse_unknown
 from paraplan.training import TrainingSpec
 
 GIB = 2.0**30
@@ -143,19 +143,21 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
 def _check_training(problem: Problem, where: str) -> None:
     training, peaks = problem.training, problem.cluster.device.peak_flops
     for name in ("sequence_length", "global_batch"):
-        if getattr(training, name) < 1:
-            raise InputError(f"{where}: training.{name}: {getattr(training, name)} found, at least 1 is needed")
+        if not 1 <= getattr(training, name) <= LARGEST:
+            raise InputError(
+                f"{where}: training.{name}: {getattr(training, name)} found, at least 1 and at most {LARGEST} is needed"
+            )
     kind = "fp8" if training.precision.startswith(("fp8", "mxfp8")) else training.precision
     if kind not in peaks and kind != "fp32":
         known = ", ".join(peaks)
         raise InputError(
             f"{where}: training.precision: {training.precision!r} found, {problem.cluster.device.name} has {known}"
         )
-    if not 1 <= training.expert_imbalance < math.inf:
+    if not 1 <= training.expert_imbalance <= LARGEST:
         raise InputError(
             f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at least 1 is needed"
         )
-    if training.tokens is not None and not training.tokens > 0:
+    if training.tokens is not None and not 0 < training.tokens < math.inf:
         raise InputError(f"{where}: training.tokens: {training.tokens!r} found, a positive number is needed")
 
 

@@ -1,9 +1,10 @@
 """Reading YAML and JSON documents, and writing files whole, with errors that name the file and the line."""
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,25 @@ from paraplan.errors import InputError
 
 class _UniqueKeyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Refuses a key that is given twice, which YAML's own loader silently overwrites."""
+
+
+def _whole(text: str, read: Callable[[str], int] = int) -> int | float:
+    """A whole number; beyond 64 bits as a float, which fields refuse by name just as they do 1e400."""
+    try:
+        value = read(text)
+        return value if -(2**63) <= value < 2**63 else float(value)
+    except (OverflowError, ValueError):
+        # Beyond the largest float, or beyond the digits that Python converts; anything shorter is no number.
+        if len(text) < 200:
+            raise
+        return -math.inf if text.startswith("-") else math.inf
+
+
+def _yaml_whole(loader: Any, node: yaml.ScalarNode) -> int | float:
+    return _whole(node.value, lambda _: int(loader.construct_yaml_int(node)))
+
+
+_UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", _yaml_whole)
 
 
 def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -76,7 +96,7 @@ def parse(text: str, where: str) -> Any:
     """
     if where.endswith(".json"):
         try:
-            return json.loads(text, parse_constant=float, object_pairs_hook=_unique_object)
+            return json.loads(text, parse_constant=float, parse_int=_whole, object_pairs_hook=_unique_object)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}:{error.lineno}: JSON syntax: {error.msg}") from None
         except ValueError as error:

@@ -13,6 +13,9 @@ from paraplan.errors import InputError
 
 Record = TypeVar("Record")
 
+LARGEST = 2**31 - 1
+"""Of any width or count of a model or a batch: a product of two still fits the 64 bits of a column."""
+
 
 def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str = "") -> Record:
     """A dataclass of type ``kind`` from ``values``.
@@ -47,6 +50,10 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
     message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
+    if first["type"] == "dataclass_type":
+        message = "a mapping is needed"
+    if first["type"] == "too_short":
+        message = f"at least {first['ctx']['min_length']} entry is needed"
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
     return f"{prefix}{name}: {shown(first['input'])} found, {message}"

@@ -1,6 +1,7 @@
 """The device catalogue: one YAML file a device; a user's own device is one more."""
 
 import difflib
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -163,9 +164,10 @@ def _check(device: DeviceSpec, where: str) -> None:
             )
     if not 0 <= efficiency.fragmentation < 0.5:
         raise InputError(f"{where}: efficiency.fragmentation: {efficiency.fragmentation:g} found, 0 to 0.5 is allowed")
-    for field in ("launch_seconds", "overhead_bytes"):
-        if getattr(efficiency, field) < 0:
-            raise InputError(f"{where}: efficiency.{field}: {getattr(efficiency, field):g} found, at least 0 is needed")
+    for field, most in (("launch_seconds", 1.0), ("overhead_bytes", device.memory_bytes)):
+        value = getattr(efficiency, field)
+        if not 0 <= value <= most:
+            raise InputError(f"{where}: efficiency.{field}: {value:g} found, 0 to {most:g} is needed")
     _check_levels(device, where)
 
 
@@ -173,9 +175,9 @@ def _check_levels(device: DeviceSpec, where: str) -> None:
     if not device.levels:
         raise InputError(f"{where}: levels: empty, at least one link level is needed")
     for level in device.levels:
-        if not level.bandwidth > 0 or level.latency < 0 or level.span < 1:
+        if not 0 < level.bandwidth < math.inf or not 0 <= level.latency <= 1 or level.span < 1:
             raise InputError(
-                f"{where}: levels: {level.name}: a positive bandwidth and span and a latency of at least 0 are needed"
+                f"{where}: levels: {level.name}: a positive bandwidth and span and a latency of 0 to 1 s are needed"
             )
     for inner, outer in zip(device.levels, device.levels[1:], strict=False):
         if outer.bandwidth > inner.bandwidth:

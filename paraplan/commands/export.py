@@ -6,6 +6,7 @@ from pathlib import Path
 
 from paraplan.commands.arguments import Parser, positive
 from paraplan.documents import read_mapping, write_whole
+from paraplan.errors import InputError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -20,7 +21,11 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from paraplan.formats.export import export, launch_of
 
-    text = export(launch_of(read_mapping(Path(arguments.plan)), arguments.rank, arguments.plan), arguments.to)
+    launch = launch_of(read_mapping(Path(arguments.plan)), arguments.rank, arguments.plan)
+    try:
+        text = export(launch, arguments.to)
+    except InputError as error:
+        raise InputError(f"{arguments.plan}: {error}") from None
     if arguments.output:
         write_whole(Path(arguments.output), text)
     else:

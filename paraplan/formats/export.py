@@ -1,6 +1,6 @@
 """A plan as the launch configuration of a training framework, by the framework's own rules."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,29 +8,39 @@ import yaml
 
 from paraplan.errors import InputError
 from paraplan.ppb.lists import write_lists
-from paraplan.simulator.schedules import V_SHAPED
+from paraplan.published_plan import PublishedLayout, PublishedTraining, read_plan_json
+from paraplan.simulator.schedules import model_order
 
-Grid = list[list[int]]
+Rows = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What an export needs of a plan."""
 
-    parallel: Mapping[str, Any]
-    training: Mapping[str, Any]
-    layers: Grid
+    parallel: PublishedLayout
+    training: PublishedTraining
+    layers: Rows
     """``[vpp][pp]``."""
-    recompute: Mapping[str, Grid]
+    recompute: Mapping[str, Rows]
     schedule: str
     mtp: int
     """Multi-token-prediction layers."""
-    moved: Mapping[str, Grid] = field(default_factory=dict)
+    moved: Mapping[str, Rows] = field(default_factory=dict)
     """Ends of the model (embedding, mtp, head) that were placed by balancing, and where."""
 
     @property
     def total(self) -> int:
         return sum(map(sum, self.layers))
+
+    @property
+    def recomputes(self) -> set[str]:
+        """Strategies that some layer uses."""
+        return {name for name, table in self.recompute.items() if any(map(any, table))}
+
+    def in_model_order(self, table: Rows) -> list[int]:
+        """The counts of a table from the first place of the model to the last."""
+        return [table[v][s] for v, s in model_order(self.schedule, len(table[0]), len(table))]
 
 
 def launch_of(document: Mapping[str, Any], rank: int, where: str) -> Launch:
@@ -39,35 +49,17 @@ def launch_of(document: Mapping[str, Any], rank: int, where: str) -> Launch:
     Raises:
         InputError: not a plan, or no plan of that rank.
     """
-    plans = document.get("plans")
-    if not isinstance(plans, list) or not all(isinstance(plan, Mapping) for plan in plans):
-        raise InputError(f"{where}: plans: missing, the plan.json of a planned configuration is needed")
-    if not 1 <= rank <= len(plans):
-        raise InputError(f"{where}: --rank: {rank} found, 1 to {len(plans)} is allowed")
-    plan = plans[rank - 1]
-    try:
-        pipeline, training = plan["pipeline"], document["training"]
-        described = pipeline.get("problem", {}).get("layers", {}).get("layers_description", [])
-        mtp = sum(int(layer["nb_layer"]) for layer in described if layer["name"] == "mtp")
-        launch = Launch(
-            plan["parallel"],
-            training,
-            [[int(x) for x in row] for row in pipeline["layers"]],
-            {str(name): [[int(x) for x in row] for row in table] for name, table in pipeline["recompute"].items()},
-            str(pipeline["schedule"]),
-            mtp,
-            {
-                name: [[int(x) for x in row] for row in next(iter(pipeline["assignment"][name].values()))]
-                for name in ENDS
-                if name in pipeline.get("assignment", {})
-            },
-        )
-        for key in ("dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs", "mb", "sp", "zero_stage", "recompute"):
-            launch.parallel[key]
-        training["global_batch"], training["sequence_length"], training["precision"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{where}: plans[{rank - 1}]: not a plan of ours ({error!r})") from None
-    return launch
+    plan, training = read_plan_json(document, rank, where)
+    pipeline = plan.pipeline
+    return Launch(
+        plan.parallel,
+        training,
+        pipeline.layers,
+        pipeline.recompute,
+        pipeline.schedule,
+        pipeline.described("mtp"),
+        {name: pipeline.placed(name) for name in ENDS if name in pipeline.assignment},
+    )
 
 
 def export(launch: Launch, framework: str) -> str:
@@ -92,8 +84,8 @@ def pipeline_layout(launch: Launch) -> str:
     Raises:
         InputError: ends of the model where Megatron cannot have them.
     """
-    flat = ["t" * count for row in launch.layers for count in row]
-    where = {name: [x for row in launch.moved[name] for x in row] if name in launch.moved else None for name in ENDS}
+    flat = ["t" * count for count in launch.in_model_order(launch.layers)]
+    where = {name: launch.in_model_order(launch.moved[name]) if name in launch.moved else None for name in ENDS}
     embedding, mtp, head = where.values()
     if embedding is not None and not embedding[0]:
         raise InputError("movable embedding: Megatron-LM keeps it on the first stage; plan without it in movable")
@@ -118,27 +110,27 @@ def _megatron(launch: Launch) -> str:
     if launch.schedule not in ("1f1b", "interleaved"):
         raise InputError(f"schedule {launch.schedule}: Megatron-LM runs 1f1b and interleaved")
     flags = [
-        f"--tensor-model-parallel-size {row['tp']}",
-        f"--pipeline-model-parallel-size {row['pp']}",
-        f"--context-parallel-size {row['cp']}",
-        f"--micro-batch-size {row['mbs']}",
-        f"--global-batch-size {training['global_batch']}",
-        f"--seq-length {training['sequence_length']}",
+        f"--tensor-model-parallel-size {row.tp}",
+        f"--pipeline-model-parallel-size {row.pp}",
+        f"--context-parallel-size {row.cp}",
+        f"--micro-batch-size {row.mbs}",
+        f"--global-batch-size {training.global_batch}",
+        f"--seq-length {training.sequence_length}",
     ]
-    flags += ["--sequence-parallel"] if row["sp"] else []
-    if row["ep"] > 1:
-        flags += [f"--expert-model-parallel-size {row['ep']}", f"--expert-tensor-parallel-size {row['etp']}"]
-    if row["pp"] > 1 and (not _even(launch) or launch.mtp):
+    flags += ["--sequence-parallel"] if row.sp else []
+    if row.ep > 1:
+        flags += [f"--expert-model-parallel-size {row.ep}", f"--expert-tensor-parallel-size {row.etp}"]
+    if row.pp > 1 and (not _even(launch) or launch.mtp or launch.moved):
         flags.append(f"--pipeline-model-parallel-layout '{pipeline_layout(launch)}'")
-    elif row["vpp"] > 1:
+    elif row.vpp > 1:
         flags.append(f"--num-layers-per-virtual-pipeline-stage {launch.layers[0][0]}")
-    if row["zero_stage"] == 1:
+    if row.zero_stage == 1:
         flags += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
-    elif row["zero_stage"] > 1:
-        strategy = {2: "optim_grads", 3: "optim_grads_params"}[row["zero_stage"]]
+    elif row.zero_stage > 1:
+        strategy = {2: "optim_grads", 3: "optim_grads_params"}[row.zero_stage]
         flags += ["--use-distributed-optimizer", "--use-megatron-fsdp", f"--data-parallel-sharding-strategy {strategy}"]
     flags += _megatron_recompute(launch)
-    precision = str(training["precision"])
+    precision = training.precision
     flags.append("--fp16" if precision == "fp16" else "--bf16")
     if precision.startswith(("fp8", "mxfp8")):
         flags.append("--fp8-format hybrid")
@@ -146,7 +138,7 @@ def _megatron(launch: Launch) -> str:
 
 
 def _megatron_recompute(launch: Launch) -> list[str]:
-    used = {name for name, table in launch.recompute.items() if any(map(any, table))}
+    used = launch.recomputes
     if used <= {"none"}:
         return []
     if used == {"select"}:
@@ -175,9 +167,8 @@ def _mindspeed(launch: Launch) -> str:
 def _at_the_ends(launch: Launch, framework: str) -> None:
     """Refuse ends of the model that balancing moved away from them."""
     for name, grid in launch.moved.items():
-        last = grid[-1][0] if launch.schedule in V_SHAPED else grid[-1][-1]
-        there = grid[0][0] if name == "embedding" else last
-        if there != sum(map(sum, grid)):
+        places = launch.in_model_order(grid)
+        if places[0 if name == "embedding" else -1] != sum(places):
             raise InputError(f"movable {name}: {framework} keeps it at its end; plan without it in movable")
 
 
@@ -199,28 +190,29 @@ def _mindformers(launch: Launch) -> str:
     }.get(launch.schedule)
     if scheduler is None:
         raise InputError(f"schedule {launch.schedule}: MindFormers runs gpipe, 1f1b, seqpipe and zero_bubble_v")
+    pipeline = {"pipeline_interleave": chunks > 1, "pipeline_scheduler": scheduler}
+    if launch.schedule == "interleaved-less-memory":
+        pipeline["pipeline_less_memory"] = True
     flat = chunks == 1
     document = {
-        "runner_config": {"batch_size": row["mbs"]},
+        "runner_config": {"batch_size": row.mbs},
         "parallel": {
-            "enable_parallel_optimizer": bool(row["zero_stage"]),
-            "parallel_optimizer_config": {"optimizer_weight_shard_size": row.get("op", -1)},
-            "pipeline_config": {"pipeline_interleave": chunks > 1, "pipeline_scheduler": scheduler},
+            "enable_parallel_optimizer": bool(row.zero_stage),
+            "parallel_optimizer_config": {"optimizer_weight_shard_size": row.op},
+            "pipeline_config": pipeline,
         },
         "parallel_config": {
-            "data_parallel": row["dp"],
-            "model_parallel": row["tp"],
-            "context_parallel": row["cp"],
-            "expert_parallel": row["ep"],
-            "pipeline_stage": row["pp"],
-            "use_seq_parallel": bool(row["sp"]),
-            "micro_batch_num": row["mb"],
+            "data_parallel": row.dp,
+            "model_parallel": row.tp,
+            "context_parallel": row.cp,
+            "expert_parallel": row.ep,
+            "pipeline_stage": row.pp,
+            "use_seq_parallel": bool(row.sp),
+            "micro_batch_num": row.mb,
         },
         "recompute_config": {name: table[0] if flat else table for name, table in lists.items()},
         "model": {"model_config": {"offset": offset[0] if flat else offset, "pp_interleave_num": chunks}},
     }
-    if launch.schedule == "interleaved-less-memory":
-        document["parallel"]["pipeline_config"]["pipeline_less_memory"] = True
     return yaml.safe_dump(document, default_flow_style=None, sort_keys=False)
 
 
@@ -231,40 +223,41 @@ def _torchtitan(launch: Launch) -> str:
     schedules = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-v": "ZBVZeroBubble"}
     if launch.schedule not in schedules:
         raise InputError(f"schedule {launch.schedule}: TorchTitan runs {', '.join(schedules)}")
-    used = {name for name, table in launch.recompute.items() if any(map(any, table))} - {"none"}
-    if used - {"full", "select"} or len(used) > 1:
-        raise InputError(f"recompute {', '.join(sorted(used))}: TorchTitan has none, selective or full for all layers")
-    mode = {"full": "full", "select": "selective"}[used.pop()] if used else "none"
-    shard = row["dp"] if row["zero_stage"] == 3 else 1
-    shard = min(shard, row.get("op", shard)) if row["zero_stage"] == 3 else 1
+    used, modes = launch.recomputes or {"none"}, {"none": "none", "full": "full", "select": "selective"}
+    if len(used) > 1 or not used <= modes.keys():
+        raise InputError(
+            f"recompute {', '.join(sorted(used))}: TorchTitan has none, selective or full for all layers;"
+            " plan with framework: torchtitan, or export to mindformers"
+        )
+    shard = min(row.dp, row.op) if row.zero_stage == 3 else 1
     lines = [
         "[training]",
-        f"local_batch_size = {row['mbs'] * row['mb']}",
-        f"global_batch_size = {training['global_batch']}",
-        f"seq_len = {training['sequence_length']}",
+        f"local_batch_size = {row.mbs * row.mb}",
+        f"global_batch_size = {training.global_batch}",
+        f"seq_len = {training.sequence_length}",
         "",
         "[parallelism]",
-        f"data_parallel_replicate_degree = {row['dp'] // shard}",
+        f"data_parallel_replicate_degree = {row.dp // shard}",
         f"data_parallel_shard_degree = {shard}",
-        f"tensor_parallel_degree = {row['tp']}",
-        f"context_parallel_degree = {row['cp']}",
-        f"expert_parallel_degree = {row['ep']}",
-        f"pipeline_parallel_degree = {row['pp']}",
+        f"tensor_parallel_degree = {row.tp}",
+        f"context_parallel_degree = {row.cp}",
+        f"expert_parallel_degree = {row.ep}",
+        f"pipeline_parallel_degree = {row.pp}",
     ]
-    if row["pp"] > 1:
+    if row.pp > 1:
         lines += [
             f'pipeline_parallel_schedule = "{schedules[launch.schedule]}"',
-            f"pipeline_parallel_microbatch_size = {row['mbs']}",
+            f"pipeline_parallel_microbatch_size = {row.mbs}",
             f"module_fqns_per_model_part = {_modules(launch)}",
         ]
-    lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
+    lines += ["", "[activation_checkpoint]", f'mode = "{modes[used.pop()]}"']
     return "\n".join(lines) + "\n"
 
 
 def _modules(launch: Launch) -> str:
     """Modules of every chunk in model order."""
     parts, first = [], 0
-    flat = [count for row in launch.layers for count in row]
+    flat = launch.in_model_order(launch.layers)
     for i, count in enumerate(flat):
         names = [f"layers.{k}" for k in range(first, first + count)]
         first += count

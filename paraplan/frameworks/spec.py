@@ -4,7 +4,14 @@ A user overrides any field in the plan config under ``training.framework_options
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Bytes = Annotated[int, Field(ge=0, le=64)]
+"""Of one parameter."""
+Factor = Annotated[float, Field(ge=0, le=1e6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,33 +19,33 @@ class FrameworkSpec:
     """Defaults of one framework; overlap fields are the share of that traffic the framework can hide under compute."""
 
     name: str
-    parameter_bytes: int = 2
-    gradient_bytes: int = 4
+    parameter_bytes: Bytes = 2
+    gradient_bytes: Bytes = 4
     """Bytes of an accumulated gradient element."""
-    gradient_reduce_bytes: int = 4
+    gradient_reduce_bytes: Bytes = 4
     """Bytes of a gradient element on the wire."""
-    optimizer_bytes: int = 12
+    optimizer_bytes: Bytes = 12
     """Master weight and two moments, bytes a parameter, for Adam."""
-    gathers_per_layer: int = 1
+    gathers_per_layer: Annotated[int, Field(ge=1, le=1000)] = 1
     """Collectives in which ZeRO-3 gathers one layer: 1 where its unit is a layer (FSDP), else one a weight matrix."""
-    overlap_gradient_reduce: float = 0.0
-    overlap_parameter_gather: float = 0.0
-    overlap_tensor: float = 0.0
+    overlap_gradient_reduce: Share = 0.0
+    overlap_parameter_gather: Share = 0.0
+    overlap_tensor: Share = 0.0
     overlap_tensor_backward: bool = True
     """Whether the column-parallel layers' backward runs its collectives behind its matrix products (Megatron-LM)."""
-    overlap_context: float = 0.0
-    overlap_expert: float = 0.0
-    overlap_pipeline: float = 0.0
+    overlap_context: Share = 0.0
+    overlap_expert: Share = 0.0
+    overlap_pipeline: Share = 0.0
     attention_kernel: Literal["flash", "flash2"] = "flash"
     """The tiled kernel: the device vendor's own (cuDNN, CANN), or FlashAttention-2 as PyTorch calls it, which newer
     devices' own kernels outrun."""
-    pointwise_passes: float = 1.0
+    pointwise_passes: Factor = 1.0
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient products add to the gradient buffer themselves."""
-    expert_launches: float = 100.0
+    expert_launches: Factor = 100.0
     """Kernels that routing, permutation and exchange of one expert layer launch each way, beyond its products'."""
-    expert_launches_each: float = 10.0
+    expert_launches_each: Factor = 10.0
     """The same for every expert that a rank holds: without a capacity, products and casts go one expert at a time."""
     expert_graphs: bool = False
     """Whether one CUDA graph holds the whole step, expert layers included, on devices whose grouped products read
@@ -60,9 +67,9 @@ class FrameworkSpec:
     """Cross entropy computed without a second fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
     """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; else logits are gathered."""
-    fragmentation: float = 0.0
+    fragmentation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of activations and buffers that its allocation pattern loses on top of the device type's."""
-    reserved_bytes: float = 0.0
+    reserved_bytes: Annotated[float, Field(ge=0, le=2**44)] = 0.0
     """Memory that the framework's own buffers take on top of the device type's overhead."""
     sequence_parallel: bool = True
     """Whether tp > 1 turns on sequence parallelism unless told otherwise."""

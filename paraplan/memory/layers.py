@@ -145,7 +145,7 @@ class _Counting:
         model, training = problem.model, problem.training
         self.tp, self.etp = rows.tp.astype(np.float64), rows.etp.astype(np.float64)
         self.tokens = rows.mbs * (training.sequence_length / rows.cp)
-        self.scores = rows.mbs * training.sequence_length**2 / rows.cp * (model.heads / self.tp)
+        self.scores = rows.mbs * float(training.sequence_length) ** 2 / rows.cp * (model.heads / self.tp)
         self.norm_tokens = np.where((rows.sp == 1) & (rows.tp > 1), self.tokens / self.tp, self.tokens)
         self.boundary = HALF * model.hidden * self.norm_tokens
         """Bytes of the hidden states between layers."""

@@ -1,11 +1,16 @@
 """From a published ``config.json`` to a :class:`ModelSpec`: one reader per family of Hugging Face ``model_type``."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paraplan.errors import InputError
 from paraplan.models.spec import Experts, LatentAttention, LayerGroup, ModelSpec
+from paraplan.records import LARGEST
+
+MOST_LAYERS = 100_000
+"""Beyond any model: some readers look at every layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +20,17 @@ class _Fields:
     where: str
     values: Mapping[str, Any]
 
-    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """The first of ``names`` that is there, as a whole number of at least ``least``."""
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """The first of ``names`` that is there, as a whole number from ``least`` to ``most``."""
         for name in names:
             value = self.values.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < least:
-                raise InputError(f"{self.where}: {name}: {value!r} found, a whole number of at least {least} is needed")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not least <= value <= most or value != int(value):
+                raise InputError(
+                    f"{self.where}: {name}: {value!r} found, a whole number from {least} to {most} is needed"
+                )
             return int(value)
         if default is None:
             raise InputError(f"{self.where}: {' or '.join(names)}: missing, a whole number is needed")
@@ -42,7 +50,7 @@ class _Fields:
         value = self.values.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise InputError(f"{self.where}: {name}: {value!r} found, a positive number is needed")
         return float(value)
 
@@ -95,7 +103,7 @@ def _check(spec: ModelSpec, where: str) -> None:
 def _base(fields: _Fields, name: str) -> ModelSpec:
     hidden = fields.count("hidden_size", "n_embd", "d_model")
     heads = fields.count("num_attention_heads", "n_head", "n_heads")
-    layers = fields.count("num_hidden_layers", "n_layer", "n_layers")
+    layers = fields.count("num_hidden_layers", "n_layer", "n_layers", most=MOST_LAYERS)
     return ModelSpec(
         name=name,
         model_type=str(fields.values["model_type"]),

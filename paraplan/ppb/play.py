@@ -18,6 +18,7 @@ from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import layers_document, load_layers, read_layers
 from paraplan.ppb.lists import read_lists
 from paraplan.ppb.problem import BalanceProblem, Counts
+from paraplan.published_plan import read_plan_json
 from paraplan.records import build, refuse_unknown, shown
 from paraplan.simulator import Timeline, simulate
 
@@ -93,10 +94,8 @@ def read_plan(path: Path, schedule: str | None = None, rank: int = 1) -> Given:
     document = read_document(path)
     where = str(path)
     if isinstance(document, Mapping) and "plans" in document:
-        plans = document["plans"]
-        if not isinstance(plans, Sequence) or not 1 <= rank <= len(plans) or not isinstance(plans[rank - 1], Mapping):
-            raise InputError(f"{where}: plans: no plan of rank {rank}")
-        document = plans[rank - 1].get("pipeline", {})
+        read_plan_json(document, rank, where)
+        document = document["plans"][rank - 1]["pipeline"]
     elif rank > 1:
         raise InputError(f"{where}: plans: missing, a plan of rank {rank} is asked for")
     return given_of(document, where, schedule)

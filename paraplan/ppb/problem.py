@@ -11,7 +11,7 @@ from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.ppb.layer_set import LayerSet, LayerType
 from paraplan.ppb.restrictions import Restrictions
 from paraplan.simulator import InFlight, PipelineGraph, build_graph, in_flight, peak_memory
-from paraplan.simulator.schedules import SPLIT_BACKWARD, V_SHAPED, B, F, W
+from paraplan.simulator.schedules import SPLIT_BACKWARD, B, F, W, model_order
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -79,9 +79,7 @@ class BalanceProblem:
     @cached_property
     def stage_of(self) -> Counts:
         """Stage of every place."""
-        place = np.arange(self.places)
-        back = (self.schedule in V_SHAPED) & (place >= self.stages)
-        return np.where(back, 2 * self.stages - 1 - place, place % self.stages)
+        return np.array([stage for _, stage in model_order(self.schedule, self.stages, self.chunks)], dtype=np.int64)
 
     @cached_property
     def chunk_of(self) -> Counts:

@@ -34,6 +34,13 @@ BATCHED = ("1f1b", "interleaved")
 """Schedules in which Megatron can exchange in batches (pipeline_parallel/schedules.py has no others)."""
 
 
+def model_order(name: str, stages: int, chunks: int) -> list[tuple[int, int]]:
+    """Chunk and stage of every place in the order of the model."""
+    return [
+        (chunk, stages - 1 - s if name in V_SHAPED and chunk else s) for chunk in range(chunks) for s in range(stages)
+    ]
+
+
 def order(name: str, stages: int, micro_batches: int, chunks: int = 1, splits: int = 1) -> Order:
     """Blocks of every stage.
 
@@ -47,8 +54,15 @@ def order(name: str, stages: int, micro_batches: int, chunks: int = 1, splits: i
     Raises:
         InputError: the schedule cannot run these numbers; says why.
     """
-    make = _ORDERS.get(name)
-    if make is None:
+    check_order(name, stages, micro_batches, chunks, splits)
+    if name == "seq1f1b":
+        return _sequence(stages, micro_batches, splits)
+    return _ORDERS[name](stages, micro_batches, chunks)
+
+
+def check_order(name: str, stages: int, micro_batches: int, chunks: int = 1, splits: int = 1) -> None:
+    """Raise :class:`InputError` for what :func:`order` cannot do, without the work."""
+    if name not in _ORDERS:
         raise InputError(f"schedule: {name!r} found, one of {', '.join(_ORDERS)} is allowed")
     for label, value in (("stages", stages), ("micro-batches", micro_batches), ("chunks", chunks), ("splits", splits)):
         if value < 1:
@@ -56,9 +70,6 @@ def order(name: str, stages: int, micro_batches: int, chunks: int = 1, splits: i
     problem = _refusal(name, stages, micro_batches, chunks, splits)
     if problem:
         raise InputError(f"schedule {name}: {problem}")
-    if name == "seq1f1b":
-        return _sequence(stages, micro_batches, splits)
-    return make(stages, micro_batches, chunks)
 
 
 def _refusal(name: str, stages: int, micro_batches: int, chunks: int, splits: int) -> str:

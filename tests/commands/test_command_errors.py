@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from paraplan.cli import main
+from paraplan.clusters import catalogue
+
+DEVICES = Path(catalogue.__file__).parent / "devices"
 
 GOOD = """\
 model: llama3-8b
@@ -43,6 +46,17 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (
             GOOD.replace("global_batch: 16", "global_batch: 16, expert_imbalance: .nan"),
             "training.expert_imbalance: nan",
+        ),
+        (GOOD.replace("global_batch: 16", f"global_batch: {10**400}"), "training.global_batch: inf found"),
+        (GOOD.replace("sequence_length: 4096", f"sequence_length: {2**62}"), "at least 1 and at most 2147483647"),
+        (GOOD.replace("global_batch: 16", "global_batch: 16, tokens: .inf"), "training.tokens: inf found"),
+        (
+            GOOD.replace("global_batch: 16", "global_batch: 16, expert_imbalance: 1.0e+300"),
+            "training.expert_imbalance: 1e+300",
+        ),
+        (
+            GOOD.replace("global_batch: 16", "global_batch: 16, framework_options: {overlap_tensor: .nan}"),
+            "framework_options.overlap_tensor: nan found",
         ),
         (
             GOOD.replace("global_batch: 16", "global_batch: 16, framework: nemo, framework_options: {release: x}"),
@@ -86,6 +100,37 @@ def test_unsupported_model_names_what_is(capsys: pytest.CaptureFixture[str], tmp
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("llama3-8b", "m.json"))
     assert "'rwkv' is not supported; supported are bloom" in refused(capsys, "nd", "-y", str(path))
+
+
+@pytest.mark.parametrize("value", [10**400, 2**62, float("nan"), "9" * 5000])
+def test_number_beyond_any_model_is_refused_by_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, value: object
+) -> None:
+    (tmp_path / "m.json").write_text(
+        json.dumps({"model_type": "llama", "hidden_size": 0}).replace("0", str(value).replace("nan", "NaN"))
+    )
+    path = tmp_path / "x.yaml"
+    path.write_text(GOOD.replace("llama3-8b", "m.json"))
+    assert "m.json: hidden_size: " in refused(capsys, "nd", "-y", str(path))
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "message"),
+    [
+        ("launch_seconds: 1.4e-05", "launch_seconds: .inf", "efficiency.launch_seconds: inf found, 0 to 1 is needed"),
+        ("latency: 8.0e-06", "latency: 1.0e+300", "infiniband: a positive bandwidth"),
+        ("bandwidth: 4.500e+11", "bandwidth: .inf", "nvlink4: a positive bandwidth"),
+    ],
+)
+def test_device_with_impossible_numbers_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str, wrong: str, message: str
+) -> None:
+    shipped = (DEVICES / "h100-80gb-sxm.yaml").read_text()
+    assert given in shipped
+    (tmp_path / "device.yaml").write_text(shipped.replace(given, wrong))
+    path = tmp_path / "x.yaml"
+    path.write_text(GOOD.replace("h100-80gb-sxm", "device.yaml"))
+    assert message in refused(capsys, "nd", "-y", str(path))
 
 
 def test_batch_not_divisible_by_anything_tried_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
