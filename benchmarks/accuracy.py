@@ -54,6 +54,19 @@ def worst(rows: list[dict], count: int = 10) -> None:
         )
 
 
+def rates(rows: list[dict[str, str]], predicted: dict[str, dict[str, str]]) -> None:
+    """Runs that give a rate but no step time: predicted over measured FLOP/s, causal attention counted once."""
+    groups = defaultdict(list)
+    for row in rows:
+        if not row["step_time_s"] and row["tflops_per_gpu"]:
+            kind = "ZeRO-3" if row["zero_stage"] == "3" else "ZeRO-1"
+            error = float(predicted[row["id"]]["tflops_per_device"]) / float(row["tflops_per_gpu"]) - 1
+            groups[f"{row['source_key']}, {kind}"].append(error)
+    print("\nruns that give FLOP/s and no step time: runs, bias, mean absolute error")
+    for name, errors in sorted(groups.items()):
+        print(f"  {name:24} {len(errors):4} {np.mean(errors):+7.1%} {np.mean(np.abs(errors)):7.1%}")
+
+
 def labels(path: Path) -> dict[str, float]:
     """Share of labels that are right, and of the layouts called fitting those that ran out of memory."""
     rows = read_rows(path)
@@ -200,6 +213,7 @@ def main() -> None:
             )
     for key in ("device", "source", "framework"):
         summary(rows, key)
+    rates(read_rows(DATA / "runs.csv"), predicted)
     worst(rows)
     fits = labels(DATA / "fits.csv")
     print(
