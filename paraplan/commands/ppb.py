@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -294,7 +295,7 @@ def _write(folder: Path, plan: PipelinePlan, document: dict[str, Any]) -> None:
 def plan_text(plan: PipelinePlan, others: list[tuple[str, dict[str, Any]]]) -> list[str]:
     """A plan for people."""
     if plan.status == "infeasible":
-        return [f"infeasible: {plan.message}"]
+        return [f"infeasible: {plan.message}" if math.isinf(plan.lower_bound) else plan.message]
     bubble = plan.bubble
     lines = [
         f"{plan.status}: makespan {plan.makespan:.6g}, lower bound {plan.lower_bound:.6g}, gap {plan.gap:.2%}"

@@ -171,6 +171,14 @@ def test_forbidden_without_a_layer_leaves_ends_that_may_move_alone() -> None:
         ({"recompute": ((1, 2, 3),)}, "recompute: a table of 1 rows of 2 numbers is needed"),
         ({"offset": ((0, 1),), "recompute": ((4, 0),)}, "chunk 0 of stage 0 recomputes 4 of its 2 layers"),
         ({"select_recompute": ((1, 0),)}, "^select_recompute: 1 layers select, which no layer has"),
+        (
+            {"offset": ((0, 1),), "pins": (Pin("body", 2, 0),)},
+            "^offset and pins: they contradict .* whatever the memory",
+        ),
+        (
+            {"forbidden": (Forbidden("none", stage=0), Forbidden("full", stage=0)), "pins": (Pin("body", 0, 0),)},
+            "^pins and forbidden: they contradict each other",
+        ),
         ({"recompute": ((-1, 0),)}, "^recompute: -1 found, at least 0 is needed"),
         ({"recompute": ((9, 0),)}, "^recompute: 9 layers found, 5 are there"),
     ],
