@@ -49,14 +49,25 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
-    found = first["input"]
-    shown = repr(found) if len(repr(found)) < 60 else repr(found)[:57] + "..."
-    return f"{prefix}{name}: {shown} found, {message}"
+    return f"{prefix}{name}: {shortened(first['input'])} found, {message}"
+
+
+def shortened(value: object) -> str:
+    """A value as it is shown in a message."""
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python writes no number of thousands of digits.
+        return "a number of thousands of digits"
+    return text if len(text) < 60 else text[:57] + "..."
 
 
 def finite(value: object) -> bool:
-    """Whether a number is neither infinite nor NaN; true for what is not a float."""
-    return not isinstance(value, float) or math.isfinite(value)
+    """Whether a number is neither infinite nor NaN, nor too large for a float; true for what is no number."""
+    try:
+        return not isinstance(value, (int, float)) or math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 @cache

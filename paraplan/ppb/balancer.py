@@ -50,7 +50,7 @@ def balance(problem: BalanceProblem) -> PipelinePlan:
         now = time.monotonic()
         run = _Balancing(one, solver, now, now + (deadline - now) / (len(tried) - i))
         plan = run.plan(math.inf if best is None else best.makespan)
-        bounds.append(run.bound if plan is None else plan.lower_bound)
+        bounds.append(run.given_bound if plan is None else plan.lower_bound)
         if plan is not None and (best is None or plan.makespan < best.makespan):
             best = plan
     if best is None:
@@ -120,13 +120,20 @@ LEAST_EXPLAIN_S, MOST_EXPLAIN_S = 2.0, 5.0
 
 
 class _Balancing:
-    """One schedule of one problem."""
+    """One schedule of one problem, whose times it scales to about 1, where the solvers' tolerances belong."""
 
     def __init__(self, problem: BalanceProblem, solver: str, began: float, deadline: float) -> None:
-        self.problem, self.solver, self.began, self.deadline = problem, solver, began, deadline
+        self.given, self.solver, self.began, self.deadline = problem, solver, began, deadline
+        self.unit = time_unit(problem)
+        self.problem = scaled(problem, 1 / self.unit)
         self.best: Counts | None = None
         self.best_time = math.inf
         self.bound = 0.0
+
+    @property
+    def given_bound(self) -> float:
+        """The bound in the unit of the given problem."""
+        return self.bound * self.unit
 
     def plan(self, beat: float = math.inf) -> PipelinePlan | None:
         """The best plan found; None where none can be below ``beat``, none is (infinite bound) or none was found."""
@@ -139,7 +146,7 @@ class _Balancing:
             self.bound = math.inf
             return None
         self.bound = root.bound
-        if self.bound >= beat:
+        if self.given_bound >= beat:
             return None
         instance = search.instance_of(problem)
         starts = [round_relaxed(problem, root)]
@@ -229,8 +236,8 @@ class _Balancing:
         gap = self.best_time / self.bound - 1 if self.bound > 0 else 0.0
         gap = max(gap, 0.0)
         status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
-        bound = min(self.bound, self.best_time)
-        return plan_of(self.problem, counts, status, bound, time.monotonic() - self.began, self.solver)
+        bound = min(self.bound, self.best_time) * self.unit
+        return plan_of(self.given, counts, status, bound, time.monotonic() - self.began, self.solver)
 
 
 def no_plan(tried: list[BalanceProblem], bound: float, solver: str, began: float, deadline: float) -> PipelinePlan:
@@ -273,6 +280,30 @@ def no_plan(tried: list[BalanceProblem], bound: float, solver: str, began: float
         "infeasible", problem.schedule, math.inf, bound, 0.0, empty, (), (), {}, {}, (), max(problem.memory_limit_mib),
         seconds, solver, problem_document(problem), message,
     )  # fmt: skip
+
+
+def time_unit(problem: BalanceProblem) -> float:
+    """The power of two next to the longest layer, by which times are scaled without rounding."""
+    longest = max(x for layer in problem.layers.layers for x in (layer.forward, layer.backward))
+    unit: float = 2.0 ** math.frexp(longest * max(problem.slowness or (1.0,)))[1]
+    return unit if longest > 0 else 1.0
+
+
+def scaled(problem: BalanceProblem, factor: float) -> BalanceProblem:
+    """The problem in another unit of time."""
+    layers = tuple(
+        replace(
+            layer,
+            forward=layer.forward * factor,
+            backward=layer.backward * factor,
+            strategies={
+                name: replace(one, extra=one.extra * factor, host_time=one.host_time * factor)
+                for name, one in layer.strategies.items()
+            },
+        )
+        for layer in problem.layers.layers
+    )
+    return replace(problem, layers=replace(problem.layers, layers=layers), p2p=problem.p2p * factor)
 
 
 def _check_options(problem: BalanceProblem) -> None:

@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from paraplan.documents import parse, read_text, write_whole
 from paraplan.errors import InputError
+from paraplan.records import shortened
 
 BUNDLED = Path(__file__).parent / "layers"
 
@@ -37,6 +37,11 @@ TIME_FIELDS: Mapping[str, str] = {
     "full": "recompute_time",
 }
 """Strategy to the field with its whole backward time, which wins over the coefficient."""
+
+LARGEST = 1e15
+"""Of the numbers of a problem: beside larger ones double precision loses those it is added to."""
+
+MOST_LAYERS = 1_000_000
 
 _KNOWN = {
     "name",
@@ -100,22 +105,23 @@ def bundled_names() -> list[str]:
 
 
 def load_layers(name_or_path: str, folder: str | None = None) -> LayerSet:
-    """Read a layer file by path, or by its name in ``folder`` or among the bundled ones.
+    """Read a layer file by path or among the bundled ones; with ``folder`` from there (or that file) alone.
 
     Raises:
         InputError: not found (names the bundled ones), or not a layer description.
     """
     given = Path(name_or_path)
-    tried = [given, given.with_name(given.name + ".json")]
+    tried = [given, given.with_name(given.name + ".json"), BUNDLED / f"{given.name.removesuffix('.json')}.json"]
     if folder is not None:
-        tried += (
-            [Path(folder)] if Path(folder).is_file() else [Path(folder) / name for name in (given, f"{given}.json")]
-        )
-    tried.append(BUNDLED / f"{given.name.removesuffix('.json')}.json")
+        if not Path(folder).exists():
+            raise InputError(f"-lf: {folder!r} found, an existing folder or layer file is needed")
+        tried = [Path(folder), *(Path(folder) / name for name in (given, f"{given}.json"))]
     for path in tried:
         if path.is_file():
             text = read_text(path)
             return read_layers(parse(text, path.name if path.suffix == ".json" else str(path)), str(path))
+    if folder is not None:
+        raise InputError(f"-lf: {folder!r} found, a folder with {given} or {given}.json is needed")
     known = bundled_names()
     close = difflib.get_close_matches(given.name, known, 1, 0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -166,8 +172,10 @@ def _layer(entry: Any, index: int, document: Mapping[str, Any], where: str) -> L
     count = values.get("nb_layer")
     if count is None:
         count = (document.get("auto_partition_layer") or {}).get(name, 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"{place}.nb_layer: {count!r} found, a whole number of at least 1 is needed")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
+        raise InputError(
+            f"{place}.nb_layer: {shortened(count)} found, a whole number from 1 to {MOST_LAYERS:,} is needed"
+        )
     forward = _number(values, "forward_time" if "forward_time" in values else "time", place, needed=True)
     backward = _number(values, "backward_time", place)
     if backward is None:
@@ -224,8 +232,8 @@ def _number(values: Mapping[str, Any], name: str, place: str, *, needed: bool = 
         if needed:
             raise InputError(f"{place}.{name}: missing, a number of at least 0 is needed")
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise InputError(f"{place}.{name}: {value!r} found, a finite number of at least 0 is needed")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        raise InputError(f"{place}.{name}: {shortened(value)} found, a number from 0 to {LARGEST:g} is needed")
     return float(value)
 
 

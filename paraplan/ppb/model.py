@@ -1,5 +1,6 @@
 """The integer program: whole layers, exact memory rows, longest paths added as cuts until the program is exact."""
 
+import tempfile
 import threading
 import time
 import warnings
@@ -166,9 +167,12 @@ class IntegerProgram:
             other = self._used(f"comm_{q}", every[:, names.index("comm"), q], most)
             self.program += one + other <= 1
 
-    def write(self, path: Path) -> None:
-        """Dump the program in LP format."""
-        self.program.writeLP(str(path))
+    def text(self) -> str:
+        """The program in LP format."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "balance.lp"
+            self.program.writeLP(str(path))
+            return path.read_text()
 
     def solve(self, solver: str, deadline: float, incumbent: Counts | None, target: float) -> Solved:
         """Solve, play the answer, add its longest path, again, until both agree.
@@ -266,8 +270,8 @@ def _interrupts(stopped: threading.Event) -> dict[str, Any]:
     return {"callbackTuple": (ask, None), "callbacksToActivate": kinds}
 
 
-def dump(problem: BalanceProblem, path: Path, counts: Array) -> None:
-    """Write the program with the longest path of one assignment as its first cut."""
+def dump(problem: BalanceProblem, counts: Array) -> str:
+    """The program, in LP format, with the longest path of one assignment as its first cut."""
     program = IntegerProgram(problem, [])
     program.add(program.rows.critical(counts))
-    program.write(path)
+    return program.text()

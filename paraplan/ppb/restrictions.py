@@ -3,6 +3,7 @@
 Axes: layer types ``T``, strategies ``R``, places ``C`` (chunks in the order of the model).
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import Table
+from paraplan.records import shortened
 
 if TYPE_CHECKING:
     from paraplan.ppb.problem import BalanceProblem, Counts
@@ -157,6 +159,10 @@ def _of_places(problem: "BalanceProblem", table: Table, name: str) -> "Counts":
     """A table ``[vpp][pp]`` by place."""
     if len(table) != problem.chunks or any(len(row) != problem.stages for row in table):
         raise InputError(f"{name}: a table of {problem.chunks} rows of {problem.stages} numbers is needed")
+    layers = sum(layer.count for layer in problem.bodies if layer.role == "BODY")
+    for x in itertools.chain.from_iterable(table):
+        if abs(x) > layers:
+            raise InputError(f"{name}: {shortened(x)} found, {layers} layers are there")
     return np.array(table, dtype=np.int64)[problem.chunk_of, problem.stage_of]
 
 

@@ -180,7 +180,9 @@ def test_forbidden_without_a_layer_leaves_ends_that_may_move_alone() -> None:
             "^pins and forbidden: they contradict each other",
         ),
         ({"recompute": ((-1, 0),)}, "^recompute: -1 found, at least 0 is needed"),
-        ({"recompute": ((9, 0),)}, "^recompute: 9 layers found, 5 are there"),
+        ({"recompute": ((4, 4),)}, "^recompute: 8 layers found, 5 are there"),
+        ({"recompute": ((10**400, 0),)}, r"^recompute: 1000.*\.\.\. found, 5 layers are there"),
+        ({"offset": ((10**30, -(10**30)),)}, "^offset: 1000.* found, 5 layers are there"),
     ],
 )
 def test_contradiction_is_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
