@@ -86,7 +86,7 @@ def add_arguments(parser: Parser) -> None:
         "-train",
         "--train",
         metavar="FILE",
-        help="MindFormers training YAML: its stages, micro-batches, chunks and layers where not given, its plan beside",
+        help="MindFormers training YAML: its stages, micro-batches, chunks, schedule, layers where not given; its plan",
     )
     parser.add_argument(
         "-auto",
@@ -196,7 +196,7 @@ def _from_training(arguments: argparse.Namespace) -> dict[str, Any]:
         ("micro_batches", "micro_batch_num", found.micro_batches),
     ):
         if getattr(arguments, name) is None:
-            if value is None:
+            if value is None and not (arguments.guide and name == "micro_batches"):
                 raise InputError(
                     f"{arguments.train}: parallel_config.{field}: missing, a whole number of at least 1 is needed"
                 )

@@ -246,7 +246,10 @@ class IntegerProgram:
             # The CBC that comes with PuLP 3 is announced to move to a package of its own.
             warnings.simplefilter("ignore", DeprecationWarning)
             chosen = pulp.getSolver(SOLVERS[solver], **options)
-        run_all(self.program.solve, [chosen], stopped.set)
+        if solver == "highs":
+            run_all(self.program.solve, [chosen], stopped.set)
+        else:
+            self.program.solve(chosen)
         if self.program.status in (pulp.LpStatusInfeasible, pulp.LpStatusUndefined):
             return "infeasible", np.inf
         proven = self.program.sol_status == pulp.LpSolutionOptimal
