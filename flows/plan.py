@@ -197,8 +197,9 @@ def _reason(future: PrefectFuture[Result]) -> str | None:
     result = future.result()
     if refused(result):
         return str(result["error"])
-    if result.get("pipeline", {}).get("status") == "infeasible":
-        return "no assignment of layers and strategies respects the memory limit"
+    pipeline = result.get("pipeline", {})
+    if pipeline.get("status") == "infeasible":
+        return str(pipeline["message"])
     return None
 
 

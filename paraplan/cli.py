@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from paraplan.commands.arguments import Parser
 from paraplan.errors import ParaplanError
 
 COMMANDS = {
@@ -22,20 +21,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit status: 0 done, 1 no answer, 2 bad input."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(given)
+        try:
+            return _run(given)
+        finally:
+            # What cannot be written must show here, not when Python exits.
+            sys.stdout.flush()
     except ParaplanError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
     except BrokenPipeError:
-        # The reader has seen enough; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has seen enough.
+        _write_no_more()
         return 0
+    except OSError as error:
+        if error.filename is None:
+            _write_no_more()
+        sys.stderr.write(f"{error.filename or 'standard output'}: {error.strerror or error}\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return 130
 
 
+def _write_no_more() -> None:
+    """Python must not complain about standard output again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _run(given: list[str]) -> int:
+    # Imported here, so that Ctrl-C finds the handler above while NumPy loads.
+    from paraplan.commands.arguments import Parser
+
     parser = Parser(prog="paraplan", description="Plan distributed training of large language models.")
     parser.add_argument("--version", action="version", version=f"paraplan {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)

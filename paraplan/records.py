@@ -56,18 +56,25 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
         message = f"at least {first['ctx']['min_length']} entry is needed"
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
-    return f"{prefix}{name}: {shown(first['input'])} found, {message}"
+    return f"{prefix}{name}: {shortened(first['input'])} found, {message}"
 
 
-def shown(value: object) -> str:
-    """A value as messages show it, shortened."""
-    text = repr(value)
+def shortened(value: object) -> str:
+    """A value as it is shown in a message."""
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python writes no number of thousands of digits.
+        return "a number of thousands of digits"
     return text if len(text) < 60 else text[:57] + "..."
 
 
 def finite(value: object) -> bool:
-    """Whether a number is neither infinite nor NaN; true for what is not a float."""
-    return not isinstance(value, float) or math.isfinite(value)
+    """Whether a number is neither infinite nor NaN, nor too large for a float; true for what is no number."""
+    try:
+        return not isinstance(value, (int, float)) or math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 @cache

@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-lf", "--layer-folder", metavar="PATH", help="folder (or file) with layer files")
     parser.add_argument("-s", "--stages", type=positive, help="pipeline stages")
     parser.add_argument("-mb", "--micro-batches", type=positive, help="micro-batches of a step")
-    parser.add_argument("-i", "--interleave", type=positive, default=1, metavar="VPP", help="chunks of a stage (1)")
+    parser.add_argument("-i", "--interleave", type=positive, metavar="VPP", help="chunks of a stage (1)")
     parser.add_argument(
         "-mem",
         "--memory",
@@ -86,7 +86,7 @@ def add_arguments(parser: Parser) -> None:
         "-train",
         "--train",
         metavar="FILE",
-        help="MindFormers training YAML: its stages, micro-batches, chunks and layers where not given, its plan beside",
+        help="MindFormers training YAML: its stages, micro-batches, chunks, schedule, layers where not given; its plan",
     )
     parser.add_argument(
         "-auto",
@@ -109,7 +109,12 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from paraplan.commands.ppb_problem import mebibytes, numbers, problem_of
     from paraplan.ppb.balancer import balance
+    from paraplan.ppb.shortfall import ContradictionError
 
+    if arguments.guide and arguments.init:
+        raise InputError("-auto: found with -init, which reads the runs that -auto proposes")
+    if arguments.execute == "false" and not arguments.dump:
+        raise InputError("-exec false: found without -dump, nothing would be done")
     lists = _from_training(arguments)
     _ask_for_missing(arguments)
     arguments.memory, arguments.slowness = mebibytes(arguments.memory), numbers(arguments.slowness)
@@ -124,11 +129,14 @@ def run(arguments: argparse.Namespace) -> int:
         _dump(problem, folder or Path())
     if arguments.execute == "false":
         return 0
-    plan = balance(problem)
+    try:
+        plan = balance(problem)
+    except ContradictionError as error:
+        raise InputError(f"{arguments.fix}: {error}" if arguments.fix else str(error)) from None
     document: dict[str, Any] = asdict(plan)
     if others:
         document["compared"] = dict(others)
-    if folder is not None and plan.status != "infeasible":
+    if folder is not None:
         _write(folder, plan, document)
     if arguments.json:
         sys.stdout.write(json.dumps(_finite(document)) + "\n")
@@ -165,9 +173,8 @@ def _dump(problem: Any, folder: Path) -> None:
     from paraplan.ppb.balancer import even_start
     from paraplan.ppb.layer_set import write_layers
 
-    folder.mkdir(parents=True, exist_ok=True)
     write_layers(problem.layers, folder / "layers.json")
-    model.dump(problem, folder / "balance.lp", even_start(problem, 0).astype(float))
+    write_whole(folder / "balance.lp", model.dump(problem, even_start(problem, 0).astype(float)))
     sys.stderr.write(f"{folder / 'layers.json'}\n{folder / 'balance.lp'}\n")
 
 
@@ -181,11 +188,23 @@ def _from_training(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.train:
         return {}
     from paraplan.formats.training_yaml import read_training_yaml
+    from paraplan.simulator.schedules import V_SHAPED
 
     found = read_training_yaml(Path(arguments.train))
-    arguments.stages = arguments.stages or found.stages
-    arguments.micro_batches = arguments.micro_batches or found.micro_batches
-    if arguments.interleave == 1:
+    for name, field, value in (
+        ("stages", "pipeline_stage", found.stages),
+        ("micro_batches", "micro_batch_num", found.micro_batches),
+    ):
+        if getattr(arguments, name) is None:
+            if value is None and not (arguments.guide and name == "micro_batches"):
+                raise InputError(
+                    f"{arguments.train}: parallel_config.{field}: missing, a whole number of at least 1 is needed"
+                )
+            setattr(arguments, name, value)
+    if not (arguments.schedule or arguments.dualpipe or arguments.less_memory or arguments.sequence > 1):
+        # An order that is asked for is another one than the file's, and so may its chunks be.
+        arguments.schedule, arguments.sequence = found.schedule, found.splits
+    if arguments.interleave is None and not arguments.dualpipe and arguments.schedule not in V_SHAPED:
         arguments.interleave = found.chunks
     arguments.train_layers = found.layers
     return dict(found.lists)
@@ -266,13 +285,19 @@ def _beside(arguments: argparse.Namespace, problem: Any, training: dict[str, Any
 
 
 def _write(folder: Path, plan: PipelinePlan, document: dict[str, Any]) -> None:
+    """The plan's files; where there is none, none."""
     import yaml
 
     from paraplan.plots.timeline import timeline_svg
     from paraplan.ppb.lists import write_lists
     from paraplan.ppb.play import play, read_plan
 
-    path = folder / "pipeline.json"
+    path, lists_path = folder / "pipeline.json", folder / "mindformers.yaml"
+    if plan.status == "infeasible":
+        # Those of an earlier run would pass for this one's.
+        for one in (path, folder / "timeline.svg", lists_path):
+            one.unlink(missing_ok=True)
+        return
     write_whole(path, json.dumps(_finite(document), indent=1) + "\n")
     given = read_plan(path)
     title = f"{given.problem.layers.name}, {plan.schedule}: makespan {plan.makespan:.6g}"
@@ -282,14 +307,15 @@ def _write(folder: Path, plan: PipelinePlan, document: dict[str, Any]) -> None:
         lists = {"offset": [list(row) for row in plan.offset], **write_lists(plan.recompute)}
     except InputError as error:
         sys.stderr.write(f"no MindFormers lists: {error}\n")
+        lists_path.unlink(missing_ok=True)
         return
-    write_whole(folder / "mindformers.yaml", yaml.safe_dump(lists, default_flow_style=None, sort_keys=False))
+    write_whole(lists_path, yaml.safe_dump(lists, default_flow_style=None, sort_keys=False))
 
 
 def plan_text(plan: PipelinePlan, others: list[tuple[str, dict[str, Any]]]) -> list[str]:
     """A plan for people."""
     if plan.status == "infeasible":
-        return [f"infeasible: {plan.message}"]
+        return [f"infeasible: {plan.message}" if math.isinf(plan.lower_bound) else plan.message]
     bubble = plan.bubble
     lines = [
         f"{plan.status}: makespan {plan.makespan:.6g}, lower bound {plan.lower_bound:.6g}, gap {plan.gap:.2%}"

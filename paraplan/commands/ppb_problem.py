@@ -9,12 +9,14 @@ from typing import Any
 from paraplan.commands.arguments import size
 from paraplan.documents import read_document
 from paraplan.errors import InputError
+from paraplan.layouts import SCHEDULES
 from paraplan.ppb.balance_spec import BalanceSpec
-from paraplan.ppb.layer_set import LayerSet, load_layers
+from paraplan.ppb.layer_set import LARGEST, LayerSet, load_layers
 from paraplan.ppb.measured import LayerMemories, decompose, read_dry_runs, with_memories
 from paraplan.ppb.play import per_stage
 from paraplan.ppb.problem import BalanceProblem
 from paraplan.records import build, refuse_unknown
+from paraplan.simulator.schedules import V_SHAPED
 
 MIB = 2.0**20
 DEFAULT_LIMIT_MIB = 56000.0
@@ -32,9 +34,10 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
     Raises:
         InputError: names the option or the file and field, what was found and what is allowed.
     """
+    fixed = _fixed(arguments.fix)
+    _refuse_contradictions(arguments, fixed)
     schedule = _schedule(arguments)
     layers = load_layers(arguments.model, arguments.layer_folder)
-    fixed = _fixed(arguments.fix)
     constant = _number(arguments.memory_constant, "-mc")
     if arguments.init:
         memories = decompose(read_dry_runs(Path(arguments.init)), arguments.init)
@@ -45,7 +48,7 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
 
     def of_stages(key: str, option: str, given: Any, **bounds: Any) -> tuple[float, ...]:
         where = f"{arguments.fix}: {key}" if key in fixed else option
-        return per_stage(fixed.get(key, given), stages, where, **bounds)
+        return per_stage(fixed.get(key, given), stages, where, **({"least": -LARGEST, "most": LARGEST} | bounds))
 
     options = {key: fixed[key] for key in (*TABLES, "pins", "forbidden", "movable") if key in fixed}
     spec = BalanceSpec(
@@ -63,7 +66,7 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
         layers=layers,
         stages=stages,
         micro_batches=arguments.micro_batches,
-        chunks=2 if schedule in ("zb-v", "dualpipe-v") else arguments.interleave,
+        chunks=2 if schedule in V_SHAPED else arguments.interleave or 1,
         schedule=schedule,
         memory_limit_mib=of_stages("memory_limit_mib", "-mem", arguments.memory, least=0.0, above=True),
         constant_mib=of_stages("constant_mib", "-mc", constant),
@@ -73,6 +76,7 @@ def problem_of(arguments: argparse.Namespace) -> BalanceProblem:
         splits=arguments.sequence,
         spec=spec,
     )
+    _check_range(problem)
     if arguments.fix:
         try:
             _ = problem.restrictions
@@ -91,21 +95,52 @@ def memories_text(found: LayerMemories) -> str:
     )
 
 
-def _schedule(arguments: argparse.Namespace) -> str:
-    from paraplan.layouts import SCHEDULES
+def _refuse_contradictions(arguments: argparse.Namespace, fixed: Mapping[str, Any]) -> None:
+    """Refuse flags of which one would be ignored."""
+    schedule, chunks = arguments.schedule, arguments.interleave or 1
+    if schedule not in (None, "auto", *SCHEDULES):
+        raise InputError(f"--schedule: {schedule!r} found, auto or one of {', '.join(SCHEDULES)} is allowed")
+    named = f"--schedule {schedule}"
+    together = (
+        ("-dual", named, arguments.dualpipe and schedule not in (None, "dualpipe-v")),
+        ("-lm 1", "-dual", arguments.less_memory and arguments.dualpipe),
+        ("-lm 1", named, arguments.less_memory and schedule not in (None, "interleaved", "interleaved-less-memory")),
+        ("--equal-chunks", f"{arguments.fix}: offset", arguments.equal_chunks and "offset" in fixed),
+    )
+    for one, other, both in together:
+        if both:
+            raise InputError(f"{one}: found with {other}, which says otherwise")
+    shape = "dualpipe-v" if arguments.dualpipe else schedule
+    if shape in V_SHAPED and arguments.interleave not in (None, 2):
+        raise InputError(f"-i: {chunks} found, {shape} has 2 chunks a stage")
+    if arguments.less_memory and chunks == 1:
+        raise InputError("-lm 1: found with one chunk a stage, -i with at least 2 is needed")
 
-    schedule = arguments.schedule or ""
+
+def _schedule(arguments: argparse.Namespace) -> str:
+    schedule: str = arguments.schedule or ""
     if not schedule or schedule == "auto":
-        schedule = "interleaved" if arguments.interleave > 1 else "1f1b"
+        schedule = "interleaved" if (arguments.interleave or 1) > 1 else "1f1b"
         if arguments.sequence > 1:
             schedule = "seq1f1b"
         if arguments.dualpipe:
             schedule = "dualpipe-v"
-    if arguments.less_memory and schedule == "interleaved":
-        schedule = "interleaved-less-memory"
-    if schedule not in SCHEDULES:
-        raise InputError(f"--schedule: {schedule!r} found, auto or one of {', '.join(SCHEDULES)} is allowed")
-    return schedule
+    return "interleaved-less-memory" if arguments.less_memory else schedule
+
+
+def _check_range(problem: BalanceProblem) -> None:
+    """Refuse times beside which double precision loses others."""
+    times = [problem.p2p]
+    for layer in problem.layers.layers:
+        times += [layer.forward, layer.backward]
+        times += [x for one in layer.strategies.values() for x in (one.extra, one.host_time)]
+    largest = max(times) * max(problem.slowness)
+    smallest = min((x for x in times if x > 0), default=1.0) * min(problem.slowness)
+    if largest > LARGEST * smallest or smallest * LARGEST < 1:
+        raise InputError(
+            f"times (layers, --p2p, --slowness): {smallest:g} to {largest:g} found, at least {1 / LARGEST:g} and"
+            f" at most {LARGEST:g} times the smallest is needed"
+        )
 
 
 def _fixed(path: str | None) -> Mapping[str, Any]:
@@ -152,9 +187,10 @@ def numbers(text: str) -> float | list[float]:
 
 
 def _number(value: float, option: str, *, above: bool = False) -> float:
-    if not 0 <= value < float("inf") or (above and value == 0):
+    if not 0 <= value <= LARGEST or (above and value == 0):
         raise InputError(
-            f"{option}: {value:g} found, a finite number {'above' if above else 'of at least'} 0 is needed"
+            f"{option}: {value:g} found, a number {'above' if above else 'of at least'} 0, at most {LARGEST:g} is"
+            " needed"
         )
     return value
 

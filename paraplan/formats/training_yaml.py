@@ -8,6 +8,14 @@ from typing import Any
 from paraplan.documents import read_document
 from paraplan.errors import InputError
 
+SCHEDULES: Mapping[str, str] = {
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "seqpipe": "seq1f1b",
+    "zero_bubble_v": "zb-v",
+}
+"""``pipeline_scheduler`` to ours."""
+
 LISTS = ("recompute", "select_recompute", "select_comm_recompute")
 
 
@@ -15,9 +23,12 @@ LISTS = ("recompute", "select_recompute", "select_comm_recompute")
 class TrainingPipeline:
     """The pipeline of a training configuration; None where it does not say."""
 
-    stages: int
-    micro_batches: int
+    stages: int | None
+    micro_batches: int | None
     chunks: int
+    schedule: str | None
+    splits: int
+    """Slices of the sequence."""
     layers: int | None
     lists: Mapping[str, Any]
     """``offset`` and the recompute lists that are there, as they are written."""
@@ -40,17 +51,37 @@ def read_training_yaml(path: Path) -> TrainingPipeline:
     recompute = document.get("recompute_config") or {}
     if not isinstance(recompute, Mapping):
         raise InputError(f"{where}: recompute_config: {recompute!r} found, a mapping is needed")
-    stages = _whole(degrees, "pipeline_stage", f"{where}: parallel_config", 1)
-    micro_batches = _whole(degrees, "micro_batch_num", f"{where}: parallel_config", 1)
+    stages = _whole(degrees, "pipeline_stage", f"{where}: parallel_config")
+    micro_batches = _whole(degrees, "micro_batch_num", f"{where}: parallel_config")
+    splits = _whole(degrees, "seq_split_num", f"{where}: parallel_config") or 1
     # Chunks count only where interleaving is on (MindFormers forces them to 1 otherwise).
     chunks = 1
     if pipeline.get("pipeline_interleave") is True:
-        chunks = _whole(model, "pp_interleave_num", f"{where}: model.model_config", 1)
-    layers = _whole(model, "num_layers", f"{where}: model.model_config", 0) or None
+        chunks = _whole(model, "pp_interleave_num", f"{where}: model.model_config") or 1
+    layers = _whole(model, "num_layers", f"{where}: model.model_config")
     lists = {name: recompute[name] for name in LISTS if recompute.get(name) not in (None, False)}
     if model.get("offset") is not None:
         lists["offset"] = model["offset"]
-    return TrainingPipeline(stages, micro_batches, chunks, layers, lists)
+    return TrainingPipeline(stages, micro_batches, chunks, _schedule(pipeline, chunks, where), splits, layers, lists)
+
+
+def _schedule(pipeline: Mapping[str, Any], chunks: int, where: str) -> str | None:
+    """The schedule that ``pipeline_config`` names, None: it names none."""
+    given, where = pipeline.get("pipeline_scheduler"), f"{where}: parallel.pipeline_config"
+    less_memory = pipeline.get("pipeline_less_memory") or False
+    if given not in (None, *SCHEDULES):
+        raise InputError(f"{where}.pipeline_scheduler: {given!r} found, one of {', '.join(SCHEDULES)} is needed")
+    if not isinstance(less_memory, bool):
+        raise InputError(f"{where}.pipeline_less_memory: {less_memory!r} found, true or false is needed")
+    if given == "zero_bubble_v" and chunks != 2:
+        raise InputError(f"{where}.pipeline_scheduler: zero_bubble_v found with {chunks} chunks a stage, 2 are needed")
+    if less_memory:
+        if chunks == 1 or given not in (None, "1f1b"):
+            raise InputError(f"{where}.pipeline_less_memory: true found, interleaved 1f1b is needed with it")
+        return "interleaved-less-memory"
+    if given == "1f1b" and chunks > 1:
+        return "interleaved"
+    return None if given is None else SCHEDULES[given]
 
 
 def _section(values: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
@@ -60,8 +91,9 @@ def _section(values: Mapping[str, Any], name: str, where: str) -> Mapping[str, A
     return found
 
 
-def _whole(values: Mapping[str, Any], name: str, where: str, default: int) -> int:
-    value = values.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < min(1, default):
-        raise InputError(f"{where}.{name}: {value!r} found, a whole number of at least {min(1, default)} is needed")
+def _whole(values: Mapping[str, Any], name: str, where: str) -> int | None:
+    """A whole number of at least 1; None where it is not there."""
+    value = values.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InputError(f"{where}.{name}: {value!r} found, a whole number of at least 1 is needed")
     return value

@@ -27,7 +27,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Forbidden:
-    """A strategy that some layers must not use; what is not named means all."""
+    """A strategy that some layers must not use; no layer means every body layer, no stage or chunk all of them."""
 
     strategy: str
     layer: str | None = None

@@ -14,6 +14,7 @@ from paraplan.ppb.bounds import Relaxation, Relaxed, disjunction
 from paraplan.ppb.play import problem_document
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.ppb.restrictions import FREE
+from paraplan.ppb.shortfall import ContradictionError, Need, need, shortfall
 from paraplan.simulator import bubble
 
 GOOD_GAP = {0: 0.05, 1: 0.01, 2: 0.0}
@@ -44,18 +45,16 @@ def balance(problem: BalanceProblem) -> PipelinePlan:
     deadline = began + problem.spec.time_limit_s
     tried = alternatives(problem)
     best: PipelinePlan | None = None
-    bounds, refused = [], []
+    bounds: list[float] = []
     for i, one in enumerate(tried):
         now = time.monotonic()
         run = _Balancing(one, solver, now, now + (deadline - now) / (len(tried) - i))
         plan = run.plan(math.inf if best is None else best.makespan)
-        bounds.append(run.bound if plan is None else plan.lower_bound)
-        if plan is not None and plan.status == "infeasible":
-            refused.append(plan)
-        elif plan is not None and (best is None or plan.makespan < best.makespan):
+        bounds.append(run.given_bound if plan is None else plan.lower_bound)
+        if plan is not None and (best is None or plan.makespan < best.makespan):
             best = plan
     if best is None:
-        return replace(refused[0], seconds=time.monotonic() - began)
+        return no_plan(tried, min(bounds), solver, began, deadline)
     # The bound over all tried schedules is the lowest of theirs.
     bound = min([best.makespan, *bounds])
     gap = best.makespan / bound - 1 if bound > 0 else 0.0
@@ -76,9 +75,18 @@ def alternatives(problem: BalanceProblem) -> list[BalanceProblem]:
         runnable = problem.spec.runtime is None or name in problem.spec.runtime
         enough = problem.micro_batches >= 2 * problem.stages if name in TWO_CHUNKS else True
         grouped = problem.micro_batches % problem.stages == 0 if name != "zb-h1" and name != "zb-h2" else True
-        if name != own and runnable and enough and grouped:
-            found.append(replace(problem, schedule=name))
+        other = replace(problem, schedule=name)
+        if name != own and runnable and enough and grouped and _options_fit(other):
+            found.append(other)
     return found
+
+
+def _options_fit(problem: BalanceProblem) -> bool:
+    """Pins name chunks and stages, whose order is the schedule's."""
+    try:
+        return problem.restrictions is not None
+    except InputError:
+        return False
 
 
 SIMILAR = {
@@ -97,30 +105,48 @@ OPTIMAL_GAP = 1e-6
 """A makespan this near its bound is called optimal: the solvers' own precision."""
 
 
-GRACE_S = 30.0
+GRACE_S = 5.0
 """Seconds past the time limit in which the integer program may still find out whether there is any assignment."""
+
+ANNEALING_SHARE = 0.5
+"""Of the time limit, for one round of annealing."""
+
+
+LEAST_ANNEALING_S = 0.5
+"""Where building the pipeline has taken the time, so that there is an answer."""
+
+LEAST_EXPLAIN_S, MOST_EXPLAIN_S = 2.0, 5.0
+"""Seconds, within the time limit or past it, in which the smallest limit that does is sought."""
 
 
 class _Balancing:
-    """One schedule of one problem."""
+    """One schedule of one problem, whose times it scales to about 1, where the solvers' tolerances belong."""
 
     def __init__(self, problem: BalanceProblem, solver: str, began: float, deadline: float) -> None:
-        self.problem, self.solver, self.began, self.deadline = problem, solver, began, deadline
+        self.given, self.solver, self.began, self.deadline = problem, solver, began, deadline
+        self.unit = time_unit(problem)
+        self.problem = scaled(problem, 1 / self.unit)
         self.best: Counts | None = None
         self.best_time = math.inf
         self.bound = 0.0
 
+    @property
+    def given_bound(self) -> float:
+        """The bound in the unit of the given problem."""
+        return self.bound * self.unit
+
     def plan(self, beat: float = math.inf) -> PipelinePlan | None:
-        """The best plan found; None where none can be below ``beat``."""
+        """The best plan found; None where none can be below ``beat``, none is (infinite bound) or none was found."""
         problem, spec = self.problem, self.problem.spec
         _check_options(problem)
         limit = self.deadline - self.began
         relaxation = Relaxation(problem, self.began + 0.4 * limit)
         root = relaxation.solve()
         if math.isinf(root.bound):
-            return self._infeasible()
+            self.bound = math.inf
+            return None
         self.bound = root.bound
-        if self.bound >= beat:
+        if self.given_bound >= beat:
             return None
         instance = search.instance_of(problem)
         starts = [round_relaxed(problem, root)]
@@ -132,7 +158,8 @@ class _Balancing:
         lost = self.best is None and problem.restrictions.any
         small = relaxation.rows.size <= PROGRAM_VARIABLES or lost
         if small and self._gap() > OPTIMAL_GAP and self._integer(relaxation, self.began + 0.4 * limit):
-            return self._infeasible()
+            self.bound = math.inf
+            return None
         if lost and self.best is not None:
             starts = [self.best] * RUNS[spec.effort]
         if self._gap() > target:
@@ -149,12 +176,11 @@ class _Balancing:
             turn += 1
         last_resort = self.best is None or spec.effort == 2
         if self._gap() > OPTIMAL_GAP and last_resort and self._integer(relaxation, self.deadline):
-            return self._infeasible()
-        if self.best is None and self._integer(relaxation, time.monotonic() + GRACE_S):
-            return self._infeasible()
+            self.bound = math.inf
+            return None
         if self.best is None:
-            return self._unknown()
-        return self._answer(self.best)
+            self._least_over(time.monotonic() + GRACE_S)
+        return None if self.best is None else self._answer(self.best)
 
     def _integer(self, relaxation: Relaxation, deadline: float) -> bool:
         """Let the integer program improve the best assignment and the bound; whether it showed that there is none."""
@@ -168,6 +194,16 @@ class _Balancing:
             self._take(solved.counts_TRC)
         return False
 
+    def _least_over(self, deadline: float) -> None:
+        """Take any assignment within the limit, or learn that there is none."""
+        program = model.IntegerProgram(self.problem, [], range(self.problem.stages))
+        status, counts = program.least_raise(self.solver, deadline)
+        if counts is not None:
+            self._take(counts)
+        over = math.inf if counts is None else (self.problem.peak_memory(counts) / self.problem.costs.limit_P).max() - 1
+        if status == "infeasible" or (status == "optimal" and over > model.TOLERANCE):
+            self.bound = math.inf
+
     def _gap(self) -> float:
         return self.best_time / self.bound - 1 if self.bound > 0 else math.inf
 
@@ -180,7 +216,9 @@ class _Balancing:
     def _anneal(self, instance: search.Instance, starts: list[Counts], moves: int, turn: int = 0) -> None:
         seed = self.problem.spec.seed * 1000 + turn * 100
         scale = max(self.bound, 1e-12)
-        for _, counts in search.anneal(instance, starts, moves, seed, scale, self.bound):
+        budget = ANNEALING_SHARE * (self.deadline - self.began)
+        left = max(self.deadline - time.monotonic(), LEAST_ANNEALING_S)
+        for _, counts in search.anneal(instance, starts, moves, seed, scale, self.bound, budget, left):
             self._take(counts)
 
     def _take(self, counts: Counts) -> None:
@@ -198,25 +236,74 @@ class _Balancing:
         gap = self.best_time / self.bound - 1 if self.bound > 0 else 0.0
         gap = max(gap, 0.0)
         status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
-        bound = min(self.bound, self.best_time)
-        return plan_of(self.problem, counts, status, bound, time.monotonic() - self.began, self.solver)
+        bound = min(self.bound, self.best_time) * self.unit
+        return plan_of(self.given, counts, status, bound, time.monotonic() - self.began, self.solver)
 
-    def _infeasible(self) -> PipelinePlan:
-        return self._without("infeasible", shortfall(self.problem))
 
-    def _unknown(self) -> PipelinePlan:
-        return self._without(
-            "infeasible", "no assignment was found in the time limit, nor was it shown that there is none"
+def no_plan(tried: list[BalanceProblem], bound: float, solver: str, began: float, deadline: float) -> PipelinePlan:
+    """Why there is no plan, and the smallest limit that leaves one under any of the schedules tried.
+
+    With a finite ``bound`` it was not shown that there is none. The contract has no status for that: the message says
+    so, and the bound is there.
+
+    Raises:
+        ContradictionError: no assignment keeps to the restrictions, whatever the memory.
+    """
+    problem, now = tried[0], time.monotonic()
+    left = min(max(deadline - now, LEAST_EXPLAIN_S), MOST_EXPLAIN_S)
+    needs: list[Need] = []
+    contradiction: ContradictionError | None = None
+    for i, one in enumerate(tried):
+        try:
+            found = need(one, solver, now + left * (i + 1) / len(tried), even_start(one, 0))
+        except ContradictionError as error:
+            contradiction = contradiction or error
+        else:
+            needs += [] if found is None else [found]
+    if contradiction is not None and not needs:
+        raise contradiction
+    parts = [shortfall(problem, even_start(problem, 0))]
+    if needs:
+        least = min(needs, key=lambda one: (one.stage is None, one.mib))
+        limits = problem.memory_limit_mib
+        parts.append(least.text(min(limits) if least.stage is None else limits[least.stage]))
+    seconds = time.monotonic() - began
+    found_none = "no assignment respects the limit"
+    if math.isfinite(bound):
+        found_none = (
+            f"no assignment was found in {seconds:.3g} s, nor was it shown that there is none (it would take at least"
+            f" {bound:.6g}); more time may find one"
         )
+    message = "; ".join(part for part in (found_none, *parts) if part)
+    empty = Bubble(0.0, 0.0, 0.0, 0.0, 0.0)
+    return PipelinePlan(
+        "infeasible", problem.schedule, math.inf, bound, 0.0, empty, (), (), {}, {}, (), max(problem.memory_limit_mib),
+        seconds, solver, problem_document(problem), message,
+    )  # fmt: skip
 
-    def _without(self, status: str, message: str) -> PipelinePlan:
-        empty = Bubble(0.0, 0.0, 0.0, 0.0, 0.0)
-        problem = self.problem
-        return PipelinePlan(
-            status, problem.schedule, math.inf, math.inf, 0.0, empty, (), (), {}, {}, (),  # type: ignore[arg-type]
-            max(problem.memory_limit_mib), time.monotonic() - self.began, self.solver, problem_document(problem),
-            message,
-        )  # fmt: skip
+
+def time_unit(problem: BalanceProblem) -> float:
+    """The power of two next to the longest layer, by which times are scaled without rounding."""
+    longest = max(x for layer in problem.layers.layers for x in (layer.forward, layer.backward))
+    unit: float = 2.0 ** math.frexp(longest * max(problem.slowness or (1.0,)))[1]
+    return unit if longest > 0 else 1.0
+
+
+def scaled(problem: BalanceProblem, factor: float) -> BalanceProblem:
+    """The problem in another unit of time."""
+    layers = tuple(
+        replace(
+            layer,
+            forward=layer.forward * factor,
+            backward=layer.backward * factor,
+            strategies={
+                name: replace(one, extra=one.extra * factor, host_time=one.host_time * factor)
+                for name, one in layer.strategies.items()
+            },
+        )
+        for layer in problem.layers.layers
+    )
+    return replace(problem, layers=replace(problem.layers, layers=layers), p2p=problem.p2p * factor)
 
 
 def _check_options(problem: BalanceProblem) -> None:
@@ -382,40 +469,3 @@ def _plain_work(problem: BalanceProblem, counts: Counts) -> Array:
     added = added * problem.costs.slowness_P[problem.stage_of] * problem.micro_batches
     np.subtract.at(work, problem.stage_of, added)
     return work.astype(np.float64)
-
-
-def shortfall(problem: BalanceProblem) -> str:
-    """Which stage misses the limit by how much under the strategies that keep least, and what would do."""
-    lightest = even_start(problem, 0)
-    peaks = problem.peak_memory(lightest)
-    limit = problem.costs.limit_P
-    worst = int(np.argmax(peaks - limit))
-    needed = _smallest_limit(problem)
-    text = (
-        f"no assignment respects the limit: with even chunks and the strategies that keep least, stage {worst} needs"
-        f" {peaks[worst]:,.0f} MiB of {limit[worst]:,.0f}"
-    )
-    return f"{text}; the smallest limit that does is {needed:,.0f} MiB on every stage"
-
-
-def _smallest_limit(problem: BalanceProblem) -> float:
-    """The smallest common limit under which the relaxation, then a search, finds an assignment."""
-    low, high = 0.0, float(problem.peak_memory(even_start(problem, 0)).max())
-    floor = float(problem.costs.limit_P.max())
-    low = min(floor, high)
-    for _ in range(12):
-        middle = (low + high) / 2
-        scaled = replace(problem, memory_limit_mib=(middle,) * problem.stages)
-        relaxed = Relaxation(scaled, time.monotonic() + 2.0)
-        status = relaxed.solve(stop_above=0.0)
-        if math.isinf(status.bound):
-            low = middle
-            continue
-        instance = search.instance_of(scaled)
-        starts = [even_start(scaled, 0), round_relaxed(scaled, status)]
-        found = search.anneal(instance, starts, 10_000, problem.spec.seed, max(status.bound, 1.0))
-        if any(math.isfinite(seconds) for seconds, _ in found):
-            high = middle
-        else:
-            low = middle
-    return high

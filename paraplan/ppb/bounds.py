@@ -8,7 +8,6 @@ and all stages together need room for all of them.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import highspy
@@ -17,6 +16,7 @@ import numpy as np
 from paraplan.ppb.problem import Array, BalanceProblem
 from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.rows import Row, Rows
+from paraplan.ppb.threads import WORKERS, run_all
 
 PRECISION = 1e-9
 """Relative: how far a path may exceed the relaxation's makespan without becoming a cut."""
@@ -139,10 +139,15 @@ def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> floa
     """The stage-total disjunction: a bound between the relaxation's and the incumbent."""
     problem = relaxation.problem
     layers = int(problem.costs.count_T.sum())
-    with ThreadPoolExecutor(WORKERS) as pool:
-        shares = [range(i, problem.stages, WORKERS) for i in range(WORKERS)]
-        found = pool.map(lambda stages: _stage_steps(relaxation, root, incumbent, stages), shares)
-        steps = [one for share in found for one in share]
+    shares = [range(i, problem.stages, WORKERS) for i in range(WORKERS)]
+    own = [Relaxation(problem, relaxation.deadline, relaxation.cuts) for _ in shares]
+
+    def stop() -> None:
+        for one in own:
+            one.deadline = 0.0
+
+    found = run_all(lambda i: _stage_steps(own[i], root, incumbent, shares[i]), range(WORKERS), stop)
+    steps = [one for share in found for one in share]
     for theta in sorted({value for stage_steps in steps for value, _ in stage_steps}):
         if theta >= incumbent:
             break
@@ -152,18 +157,11 @@ def disjunction(relaxation: Relaxation, root: Relaxed, incumbent: float) -> floa
     return incumbent
 
 
-WORKERS = 2
-"""Threads that share the stages; HiGHS solves outside Python's lock."""
-
-
-def _stage_steps(
-    relaxation: Relaxation, root: Relaxed, incumbent: float, stages: range
-) -> list[list[tuple[float, int]]]:
+def _stage_steps(own: Relaxation, root: Relaxed, incumbent: float, stages: range) -> list[list[tuple[float, int]]]:
     """For each stage (bound, k): from this makespan on it may hold k layers."""
-    problem = relaxation.problem
+    problem = own.problem
     layers = int(problem.costs.count_T.sum())
     held = root.counts_TRC.sum(axis=(0, 1))
-    own = Relaxation(problem, relaxation.deadline, relaxation.cuts)
     rows = own.highs.getNumRow()
     steps = []
     for s in stages:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from paraplan.documents import is_file, read_document, write_whole
 from paraplan.errors import InputError
-from paraplan.records import refuse_unknown, shown
+from paraplan.records import refuse_unknown, shortened
 
 BUNDLED = Path(__file__).parent / "layers"
 
@@ -38,6 +38,11 @@ TIME_FIELDS: Mapping[str, str] = {
 }
 """Strategy to the field with its whole backward time, which wins over the coefficient."""
 
+LARGEST = 1e15
+"""Of the numbers of a problem: beside larger ones double precision loses those it is added to."""
+
+MOST_LAYERS = 1_000_000
+
 _KNOWN = {
     "name",
     "model_name",
@@ -55,12 +60,6 @@ _KNOWN = {
 
 _TOP_LEVEL = ("name", "layers_description", "auto_partition_layer", "pre_defined_layer", "stage_const_mem")
 """Keys of a file; the predecessor writes the last two, of which the layers' own types and ``-mc`` take the place."""
-
-MOST_LAYERS = 1_000_000
-"""Of one type; more is a slip of the pen, and far beyond would not fit the tables' integers."""
-
-MOST = 1e15
-"""A time or MiB; larger coefficients the solver takes for mistakes (HiGHS, ``large_matrix_value``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def bundled_names() -> list[str]:
 
 
 def load_layers(name_or_path: str, folder: str | None = None, where: str = "layers") -> LayerSet:
-    """Read a layer file by path, or by its name in ``folder`` or among the bundled ones.
+    """Read a layer file by path or among the bundled ones; with ``folder`` from there (or that file) alone.
 
     Args:
         name_or_path: Of the layer file.
@@ -120,13 +119,16 @@ def load_layers(name_or_path: str, folder: str | None = None, where: str = "laye
         InputError: not found (names the bundled ones), or not a layer description.
     """
     given = Path(name_or_path)
-    tried = [given, Path(f"{given}.json")]
+    tried = [given, Path(f"{given}.json"), BUNDLED / f"{given.name.removesuffix('.json')}.json"]
     if folder is not None:
-        tried += [Path(folder)] if is_file(Path(folder)) else [Path(folder) / name for name in (given, f"{given}.json")]
-    tried.append(BUNDLED / f"{given.name.removesuffix('.json')}.json")
+        if not Path(folder).exists():
+            raise InputError(f"-lf: {folder!r} found, an existing folder or layer file is needed")
+        tried = [Path(folder), *(Path(folder) / name for name in (given, f"{given}.json"))]
     for path in tried:
         if is_file(path):
             return read_layers(read_document(path), str(path))
+    if folder is not None:
+        raise InputError(f"-lf: {folder!r} found, a folder with {given} or {given}.json is needed")
     known = bundled_names()
     close = difflib.get_close_matches(given.name, known, 1, 0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -149,7 +151,7 @@ def read_layers(document: Any, where: str) -> LayerSet:
     counts = document.get("auto_partition_layer")
     if counts is not None and not isinstance(counts, Mapping):
         raise InputError(
-            f"{where}: auto_partition_layer: {shown(counts)} found, a mapping of layer to its number is needed"
+            f"{where}: auto_partition_layer: {shortened(counts)} found, a mapping of layer to its number is needed"
         )
     layers = tuple(_layer(entry, i, counts or {}, where) for i, entry in enumerate(described))
     if not any(layer.role == "BODY" for layer in layers):
@@ -181,7 +183,9 @@ def _layer(entry: Any, index: int, counts: Mapping[str, Any], where: str) -> Lay
     if count is None:
         count = counts.get(name, 1)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
-        raise InputError(f"{place}.nb_layer: {shown(count)} found, a whole number from 1 to {MOST_LAYERS} is needed")
+        raise InputError(
+            f"{place}.nb_layer: {shortened(count)} found, a whole number from 1 to {MOST_LAYERS:,} is needed"
+        )
     forward = _number(values, "forward_time" if "forward_time" in values else "time", place, needed=True)
     backward = _number(values, "backward_time", place)
     if backward is None:
@@ -212,11 +216,11 @@ def _strategies(values: Mapping[str, Any], backward: float, place: str) -> dict[
         found[strategy] = Strategy(memory, extra)
     named = {} if values.get("strategies") is None else values["strategies"]
     if not isinstance(named, Mapping):
-        raise InputError(f"{place}.strategies: {shown(named)} found, a mapping of strategy to its costs is needed")
+        raise InputError(f"{place}.strategies: {shortened(named)} found, a mapping of strategy to its costs is needed")
     for strategy, costs in named.items():
         where = f"{place}.strategies.{strategy}"
         if not isinstance(costs, Mapping):
-            raise InputError(f"{where}: {shown(costs)} found, a mapping is needed")
+            raise InputError(f"{where}: {shortened(costs)} found, a mapping is needed")
         for key in costs:
             if key not in ("activation", "extra", "transient", "host_time"):
                 raise InputError(f"{where}.{key}: unknown field; allowed: activation, extra, transient, host_time")
@@ -235,8 +239,8 @@ def _number(values: Mapping[str, Any], name: str, place: str, *, needed: bool = 
         if needed:
             raise InputError(f"{place}.{name}: missing, a number of at least 0 is needed")
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
-        raise InputError(f"{place}.{name}: {shown(value)} found, a finite number from 0 to {MOST:g} is needed")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        raise InputError(f"{place}.{name}: {shortened(value)} found, a number from 0 to {LARGEST:g} is needed")
     return float(value)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from paraplan.documents import read_document
 from paraplan.errors import InputError
-from paraplan.ppb.layer_set import LayerSet, Strategy
+from paraplan.ppb.layer_set import LARGEST, LayerSet, Strategy
 from paraplan.ppb.lists import read_lists
+from paraplan.records import shortened
 
 Rows = list[list[int]]
 
@@ -78,7 +79,10 @@ def read_dry_runs(path: Path) -> DryRuns:
     held = [[layers // stages + x for x in row] for row in offset]
     for row in held:
         if sum(row) != layers or min(row) < 0:
-            raise InputError(f"{where}: pipeline_config.offset: the stages hold {sum(row)} layers, {layers} are needed")
+            raise InputError(
+                f"{where}: pipeline_config.offset: the stages hold {sum(row)} layers (least {min(row)}), {layers} and"
+                " none below 0 are needed"
+            )
     full, select, comm = (
         _table(recompute.get(name, False), runs, stages, f"{where}: recompute_config.{name}")
         for name in ("recompute", "select_recompute", "select_comm_recompute")
@@ -124,9 +128,22 @@ def decompose(runs: DryRuns, where: str) -> LayerMemories:
         )
     found = np.linalg.lstsq(used, right, rcond=None)[0]
     rest = float(found[-1]) if constant else 0.0
+    slack = NOISE * float(right.max())
+    for name, value, most in zip(("parameter", *names), found, matrix.max(axis=0), strict=False):
+        if value * most < -slack:
+            raise InputError(
+                f"{where}: memory_usage.body_memories.memories: they contradict each other ({_stages_text(runs)}):"
+                f" {value:,.4g} MiB for {name} would explain them, at least 0 is needed"
+            )
     ends = []
-    for stage, mib in ((0, runs.head_mib), (runs.stages - 1, runs.tail_mib)):
-        ends.append(mib - float(np.array(_row(runs, names, 0, stage)) @ found[: matrix.shape[1]]) - rest)
+    for field, stage, mib in (("head", 0, runs.head_mib), ("tail", runs.stages - 1, runs.tail_mib)):
+        layers = float(np.array(_row(runs, names, 0, stage)) @ found[: matrix.shape[1]]) + rest
+        if mib - layers < -slack:
+            raise InputError(
+                f"{where}: memory_usage.{field}_memory: {mib:g} found, at least {layers:,.4g} is needed: body_memories"
+                f" give stage {stage}'s layers as much"
+            )
+        ends.append(mib - layers)
     return LayerMemories(
         float(found[0]),
         {name: float(value) for name, value in zip(names, found[1:], strict=False)},
@@ -135,6 +152,19 @@ def decompose(runs: DryRuns, where: str) -> LayerMemories:
         rest,
         float(np.abs(used @ found - right).max()),
     )
+
+
+NOISE = 0.05
+"""Of the largest measured body stage: how far below 0 its parts or an end may come out."""
+
+
+def _stages_text(runs: DryRuns) -> str:
+    rows = [f"stage {stage} of run {run}: {mib:g}" for run, body in enumerate(runs.body) for stage, mib in body.items()]
+    return ", ".join(rows[:NAMED] + ["…"] * (len(rows) > NAMED))
+
+
+NAMED = 6
+"""Measurements that a message lists."""
 
 
 def _row(runs: DryRuns, names: list[str], run: int, stage: int) -> list[float]:
@@ -180,6 +210,11 @@ def proposed_runs(stages: int, layers: int, strategies: Sequence[str], seed: int
             " layers are as often in flight) and two layers a stage are needed"
         )
     names = [name for name in STRATEGIES if name in strategies]
+    if not names:
+        raise InputError(
+            f"dry runs: layers with {', '.join(strategies)} found, one of {', '.join(STRATEGIES)} is needed: what"
+            " MindFormers' lists can say"
+        )
     unknowns = len(names) + 2
     count = -(-unknowns // (stages - 2))
     rng = np.random.default_rng(seed)
@@ -251,7 +286,7 @@ def _section(values: Any, name: str, where: str) -> Mapping[str, Any]:
 def _whole(values: Mapping[str, Any], name: str, where: str) -> int:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{where}.{name}: {value!r} found, a whole number of at least 1 is needed")
+        raise InputError(f"{where}.{name}: {shortened(value)} found, a whole number of at least 1 is needed")
     return value
 
 
@@ -260,8 +295,12 @@ def _number(values: Mapping[str, Any], name: str, where: str) -> float:
     if isinstance(value, list) and value:
         # One a run; the first counts.
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise InputError(f"{where}.{name}: {value!r} found, a finite number of at least 0 is needed")
+    return _mebibytes(value, f"{where}.{name}")
+
+
+def _mebibytes(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        raise InputError(f"{where}: {shortened(value)} found, a number from 0 to {LARGEST:g} is needed")
     return float(value)
 
 
@@ -292,7 +331,7 @@ def _pairs(ids: Any, measured: Any, run: int, where: str) -> dict[int, float]:
     stages, values = ids[run], measured[run]
     if not isinstance(stages, list) or not isinstance(values, list) or len(stages) != len(values):
         raise InputError(f"{where}: stage_id and memories, lists of the same length for every run, are needed")
-    for value in (*stages, *values):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-            raise InputError(f"{where}: {value!r} found, a finite number of at least 0 is needed")
-    return {int(stage): float(value) for stage, value in zip(stages, values, strict=True)}
+    for stage in stages:
+        if isinstance(stage, bool) or not isinstance(stage, int):
+            raise InputError(f"{where}.stage_id: {shortened(stage)} found, a whole number is needed")
+    return {stage: _mebibytes(value, f"{where}.memories") for stage, value in zip(stages, values, strict=True)}

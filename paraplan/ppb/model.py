@@ -1,9 +1,13 @@
 """The integer program: whole layers, exact memory rows, longest paths added as cuts until the program is exact."""
 
+import tempfile
+import threading
 import time
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pulp
@@ -12,6 +16,7 @@ from paraplan.errors import InputError
 from paraplan.ppb.problem import Array, BalanceProblem, Counts
 from paraplan.ppb.quiet import silence_greeting
 from paraplan.ppb.rows import Row, Rows
+from paraplan.ppb.threads import run_all
 
 SOLVERS = {
     "highs": "HiGHS",
@@ -63,13 +68,18 @@ def check_solver(name: str) -> str:
 
 
 class IntegerProgram:
-    """The program over PuLP, with the cuts collected so far."""
+    """The program over PuLP, with the cuts collected so far.
 
-    def __init__(self, problem: BalanceProblem, cuts: list[Row]) -> None:
-        self.problem, self.rows = problem, Rows(problem)
+    With stages ``raised`` it seeks, instead of the shortest makespan, the least by which the memory limits of these
+    stages must be raised, all by as much.
+    """
+
+    def __init__(self, problem: BalanceProblem, cuts: list[Row], raised: Collection[int] = ()) -> None:
+        self.problem, self.rows, self.raised = problem, Rows(problem), raised
         self.program = pulp.LpProblem("balance", pulp.LpMinimize)
         costs, shape, allowed = problem.costs, self.rows.shape, problem.restrictions.allowed_TRC
         self.makespan = self.program.add_variable("makespan", 0)
+        self.over = self.program.add_variable("over", 0) if raised else None
         self.counts = [
             self.program.add_variable(
                 f"n_{t}_{r}_{q}", 0, int(costs.count_T[t]) if allowed[t, r, q] else 0, pulp.LpInteger
@@ -78,12 +88,13 @@ class IntegerProgram:
             for r in range(shape[1])
             for q in range(shape[2])
         ]
-        self.program += self.makespan
+        self.program += self.makespan if self.over is None else self.over
         every = np.arange(self.rows.size).reshape(shape)
         for t, count in enumerate(costs.count_T):
             self.program += pulp.lpSum(self.counts[i] for i in every[t].reshape(-1)) == int(count)
-        for row in self.rows.memory():
-            self.program += self._dot(row) <= row.right
+        for s in range(problem.stages):
+            for row in self.rows.memory_of(s):
+                self.program += self._over(row, s) <= 0
         for fixed in problem.restrictions.rows():
             total = pulp.lpSum(self.counts[i] for i in fixed.index)
             if fixed.lower == fixed.upper:
@@ -100,6 +111,11 @@ class IntegerProgram:
     def _dot(self, row: Row) -> pulp.LpAffineExpression:
         index = np.flatnonzero(row.coefficients)
         return pulp.LpAffineExpression([(self.counts[i], float(row.coefficients[i])) for i in index])
+
+    def _over(self, row: Row, s: int) -> pulp.LpAffineExpression:
+        """What a memory row of stage ``s`` is over its limit, which may be raised."""
+        over = self._dot(row) - row.right
+        return over - self.over if s in self.raised else over
 
     def add(self, row: Row) -> None:
         """A path: the makespan is at least its length."""
@@ -119,7 +135,8 @@ class IntegerProgram:
                 most = int(costs.count_T[t])
                 binaries[t, r, q] = self._used(f"u_{t}_{r}_{q}", every[t, r, q : q + 1], most)
             # The largest left side that the other rows allow is the stage's limit: the row relaxes by the transient.
-            self.program += self._dot(row) <= row.right + float(costs.transient_TR[t, r]) * (1 - binaries[t, r, q])
+            over = self._over(row, int(self.problem.stage_of[q]))
+            self.program += over <= float(costs.transient_TR[t, r]) * (1 - binaries[t, r, q])
 
     def _add_order(self, every: np.ndarray) -> None:
         """Body types keep their order: a switch per type and place says that the type may still come there."""
@@ -150,9 +167,12 @@ class IntegerProgram:
             other = self._used(f"comm_{q}", every[:, names.index("comm"), q], most)
             self.program += one + other <= 1
 
-    def write(self, path: Path) -> None:
-        """Dump the program in LP format."""
-        self.program.writeLP(str(path))
+    def text(self) -> str:
+        """The program in LP format."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "balance.lp"
+            self.program.writeLP(str(path))
+            return path.read_text()
 
     def solve(self, solver: str, deadline: float, incumbent: Counts | None, target: float) -> Solved:
         """Solve, play the answer, add its longest path, again, until both agree.
@@ -172,10 +192,9 @@ class IntegerProgram:
             if status == "infeasible":
                 return Solved(None, np.inf, np.inf, True)
             bound = max(bound, reached)
-            solution = [variable.value() for variable in self.counts]
-            if status == "nothing" or any(x is None for x in solution):
+            counts = None if status == "nothing" else self._solution()
+            if counts is None:
                 return Solved(best, bound, value, False)
-            counts = np.rint(np.array(solution, dtype=np.float64)).astype(np.int64).reshape(self.rows.shape)
             own = float(self.makespan.value())
             if status == "optimal":
                 # Proven to the solver's own precision, which its dual bound may miss by a rounding.
@@ -190,6 +209,23 @@ class IntegerProgram:
                 return Solved(best, min(bound, best_time), played, status == "optimal")
             self.add(self.rows.critical(counts.astype(np.float64)))
 
+    def least_raise(self, solver: str, deadline: float) -> tuple[str, Counts | None]:
+        """An assignment for which the limits of the raised stages are raised least.
+
+        Returns:
+            ``optimal``, ``feasible`` (less may do), ``nothing`` (found) or ``infeasible`` (however much), and the
+            assignment.
+        """
+        status, _ = self._run(solver, deadline - time.monotonic(), None)
+        counts = self._solution() if status in ("optimal", "feasible") else None
+        return ("nothing" if counts is None and status != "infeasible" else status), counts
+
+    def _solution(self) -> Counts | None:
+        solution = [variable.value() for variable in self.counts]
+        if any(x is None for x in solution):
+            return None
+        return np.rint(np.array(solution, dtype=np.float64)).astype(np.int64).reshape(self.rows.shape)
+
     def _within(self, counts: Counts) -> bool:
         return bool((self.problem.peak_memory(counts) <= self.problem.costs.limit_P * (1 + 1e-12)).all())
 
@@ -198,9 +234,10 @@ class IntegerProgram:
         if start is not None:
             for variable, x in zip(self.counts, start.reshape(-1), strict=True):
                 variable.setInitialValue(int(x))
-        options = {"msg": False, "timeLimit": max(seconds, 0.1)}
+        options: dict[str, Any] = {"msg": False, "timeLimit": max(seconds, 0.1)}
+        stopped = threading.Event()
         if solver == "highs":
-            options |= {"threads": 1, "gapRel": 1e-9}
+            options |= {"threads": 1, "gapRel": 1e-9, **_interrupts(stopped)}
         elif solver == "cbc":
             options |= {"gapRel": 1e-9, "warmStart": start is not None}
         if solver == "highs":
@@ -209,7 +246,10 @@ class IntegerProgram:
             # The CBC that comes with PuLP 3 is announced to move to a package of its own.
             warnings.simplefilter("ignore", DeprecationWarning)
             chosen = pulp.getSolver(SOLVERS[solver], **options)
-        self.program.solve(chosen)
+        if solver == "highs":
+            run_all(self.program.solve, [chosen], stopped.set)
+        else:
+            self.program.solve(chosen)
         if self.program.status in (pulp.LpStatusInfeasible, pulp.LpStatusUndefined):
             return "infeasible", np.inf
         proven = self.program.sol_status == pulp.LpSolutionOptimal
@@ -222,8 +262,19 @@ class IntegerProgram:
         return ("optimal" if proven else "feasible"), bound
 
 
-def dump(problem: BalanceProblem, path: Path, counts: Array) -> None:
-    """Write the program with the longest path of one assignment as its first cut."""
+def _interrupts(stopped: threading.Event) -> dict[str, Any]:
+    """Options with which HiGHS ends soon after ``stopped``."""
+    from highspy import cb
+
+    def ask(kind: object, message: object, found: object, answer: Any, own: object) -> None:
+        answer.user_interrupt = stopped.is_set()
+
+    kinds = [cb.HighsCallbackType.kCallbackMipInterrupt, cb.HighsCallbackType.kCallbackSimplexInterrupt]
+    return {"callbackTuple": (ask, None), "callbacksToActivate": kinds}
+
+
+def dump(problem: BalanceProblem, counts: Array) -> str:
+    """The program, in LP format, with the longest path of one assignment as its first cut."""
     program = IntegerProgram(problem, [])
     program.add(program.rows.critical(counts))
-    program.write(path)
+    return program.text()

@@ -3,6 +3,7 @@
 Axes: layer types ``T``, strategies ``R``, places ``C`` (chunks in the order of the model).
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import Table
+from paraplan.records import shortened
 
 if TYPE_CHECKING:
     from paraplan.ppb.problem import BalanceProblem, Counts
@@ -55,7 +57,7 @@ class Restrictions:
         totals = _totals(problem, counted)
         strategies = _strategies(problem, totals)
         low, high = _pinned(problem)
-        return Restrictions(counted, _allowed(problem), totals, strategies, low, high)
+        return Restrictions(counted, _allowed(problem, counted), totals, strategies, low, high)
 
     @property
     def any(self) -> bool:
@@ -113,18 +115,22 @@ def _totals(problem: "BalanceProblem", counted: npt.NDArray[np.bool_]) -> "Count
 def _strategies(problem: "BalanceProblem", totals: "Counts | None") -> "Counts":
     spec, names = problem.spec, problem.strategies
     result = np.full((len(names), problem.places), FREE, dtype=np.int64)
-    given = {
-        name: None if table is None else _of_places(problem, table, name)
-        for name, table in (
-            ("recompute", spec.recompute),
-            ("select_recompute", spec.select_recompute),
-            ("select_comm_recompute", spec.select_comm_recompute),
-        )
+    lists = {
+        "recompute": spec.recompute,
+        "select_recompute": spec.select_recompute,
+        "select_comm_recompute": spec.select_comm_recompute,
     }
-    if all(table is None for table in given.values()):
+    given = {name: _of_places(problem, table, name) for name, table in lists.items() if table is not None}
+    if not given:
         return result
+    layers = sum(layer.count for layer in problem.bodies if layer.role == "BODY")
+    for name, table in given.items():
+        if (table < 0).any():
+            raise InputError(f"{name}: {int(table.min())} found, at least 0 is needed")
+        if int(table.sum()) > layers:
+            raise InputError(f"{name}: {int(table.sum())} layers found, {layers} are there")
     nothing = np.zeros(problem.places, dtype=np.int64)
-    full, select, comm = (nothing if table is None else table for table in given.values())
+    full, select, comm = (given.get(name, nothing) for name in lists)
     # The last two lists count the layers of the stronger kinds too (paraplan/ppb/lists.py).
     both = np.maximum(0, np.minimum(select, comm) - full)
     kinds = {
@@ -135,14 +141,15 @@ def _strategies(problem: "BalanceProblem", totals: "Counts | None") -> "Counts":
     }
     for name, table in kinds.items():
         if name not in names and table.any():
-            raise InputError(f"recompute: {int(table.sum())} layers {name}, which no layer has")
+            counted_in = {"full": "recompute", "comm": "select_comm_recompute"}.get(name, "select_recompute")
+            raise InputError(f"{counted_in}: {int(table.sum())} layers {name}, which no layer has")
     for r, name in enumerate(names):
         if name != "none":
             result[r] = kinds.get(name, nothing)
     if totals is not None and (sum(kinds.values()) > totals).any():
         q = int(np.argmax(sum(kinds.values()) - totals))
         raise InputError(
-            f"recompute: chunk {problem.chunk_of[q]} of stage {problem.stage_of[q]} recomputes"
+            f"{', '.join(given)}: chunk {problem.chunk_of[q]} of stage {problem.stage_of[q]} recomputes"
             f" {int(sum(table[q] for table in kinds.values()))} of its {int(totals[q])} layers"
         )
     return result
@@ -152,10 +159,14 @@ def _of_places(problem: "BalanceProblem", table: Table, name: str) -> "Counts":
     """A table ``[vpp][pp]`` by place."""
     if len(table) != problem.chunks or any(len(row) != problem.stages for row in table):
         raise InputError(f"{name}: a table of {problem.chunks} rows of {problem.stages} numbers is needed")
+    layers = sum(layer.count for layer in problem.bodies if layer.role == "BODY")
+    for x in itertools.chain.from_iterable(table):
+        if abs(x) > layers:
+            raise InputError(f"{name}: {shortened(x)} found, {layers} layers are there")
     return np.array(table, dtype=np.int64)[problem.chunk_of, problem.stage_of]
 
 
-def _allowed(problem: "BalanceProblem") -> npt.NDArray[np.bool_]:
+def _allowed(problem: "BalanceProblem", counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     usable = problem.costs.usable_TR
     allowed = np.repeat(usable[:, :, None], problem.places, axis=2)
     for one in problem.spec.forbidden:
@@ -163,7 +174,12 @@ def _allowed(problem: "BalanceProblem") -> npt.NDArray[np.bool_]:
             raise InputError(
                 f"forbidden: strategy {one.strategy!r} found, one of {', '.join(problem.strategies)} is needed"
             )
-        types = [t for t, layer in enumerate(problem.bodies) if one.layer in (None, layer.name)]
+        # Without a layer the bodies are meant: an end of the model has no strategy to choose.
+        types = [
+            t
+            for t, layer in enumerate(problem.bodies)
+            if (counted[t] if one.layer is None else one.layer == layer.name)
+        ]
         if not types:
             raise InputError(f"forbidden: layer {one.layer!r} found, one of {_names(problem)} is needed")
         here = np.ones(problem.places, dtype=bool)

@@ -53,9 +53,10 @@ class Rows:
 
     def memory(self) -> list[Row]:
         """One row for every moment of every stage, without transients (those bind through :meth:`transients`)."""
-        return [row for s in range(self.problem.stages) for row in self._memory_of(s)]
+        return [row for s in range(self.problem.stages) for row in self.memory_of(s)]
 
-    def _memory_of(self, s: int) -> list[Row]:
+    def memory_of(self, s: int) -> list[Row]:
+        """The rows of stage ``s``."""
         problem, costs = self.problem, self.costs
         here = problem.stage_of == s
         rows, seen = [], set()

@@ -4,7 +4,6 @@ A move takes one layer to another place, another strategy, or both, one to three
 leaves against the one it joins). Assignments over the memory limit are allowed on the way at a price, never kept.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numba
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from paraplan.ppb.problem import BalanceProblem, Counts
 from paraplan.ppb.restrictions import FREE
+from paraplan.ppb.threads import WORKERS, run_all
 from paraplan.simulator.schedules import B, F, W
 
 HOT, COLD = 0.004, 1e-5
@@ -23,6 +23,9 @@ REMEMBERED_PATHS = 24
 
 MOST_BLOCKS = 1_500_000_000
 """Blocks that the moves of one run may play: some five seconds."""
+
+BLOCKS_A_SECOND = 400_000_000
+"""Blocks that a run plays: how many moves a time allows, the same on every machine."""
 
 LEAST_MOVES = 200
 
@@ -81,7 +84,14 @@ def instance_of(problem: BalanceProblem) -> Instance:
 
 
 def anneal(
-    instance: Instance, starts: list[Counts], moves: int, seed: int, makespan: float, stop_at: float = 0.0
+    instance: Instance,
+    starts: list[Counts],
+    moves: int,
+    seed: int,
+    makespan: float,
+    stop_at: float = 0.0,
+    budget: float = float("inf"),
+    seconds: float | None = None,
 ) -> list[tuple[float, Counts]]:
     """Run one annealing from each start, two at a time; returns the best within the limit of each (infinite: none).
 
@@ -92,21 +102,24 @@ def anneal(
         seed: The run's number is added to it.
         makespan: A typical one, for the temperature.
         stop_at: A lower bound; reaching it ends a run.
+        budget: Seconds that all runs may take: they get fewer moves, cool down faster.
+        seconds: When they are over, every run ends where it is.
     """
 
     blocks = len(instance.arrays[0])
-    moves = min(moves, max(LEAST_MOVES, MOST_BLOCKS // blocks))
+    most = min(MOST_BLOCKS, budget * BLOCKS_A_SECOND * WORKERS / len(starts))
+    moves = min(moves, max(LEAST_MOVES, int(most / blocks)))
+    stopped = np.zeros(1, dtype=np.bool_)
 
     def run(i: int) -> tuple[float, Counts]:
         best, counts = _anneal(
             instance.arrays, instance.p2p, starts[i].copy(), instance.allowed_TRC, instance.fixed_T,
             instance.frozen_RC, instance.low_C, instance.high_C, *instance.exclusive, moves, seed + i, makespan,
-            stop_at * (1 + 1e-12),
+            stop_at * (1 + 1e-12), stopped,
         )  # fmt: skip
         return float(best), counts
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(run, range(len(starts))))
+    return run_all(run, range(len(starts)), lambda: stopped.fill(True), seconds)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -269,7 +282,21 @@ def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _anneal(  # type: ignore[no-untyped-def]
-    arrays, p2p, counts, allowed, fixed, frozen, low, high, exclusive_a, exclusive_b, moves, seed, scale, stop_at
+    arrays,
+    p2p,
+    counts,
+    allowed,
+    fixed,
+    frozen,
+    low,
+    high,
+    exclusive_a,
+    exclusive_b,
+    moves,
+    seed,
+    scale,
+    stop_at,
+    stopped,
 ):
     np.random.seed(seed)
     types, strategies, places = counts.shape
@@ -303,6 +330,8 @@ def _anneal(  # type: ignore[no-untyped-def]
     path_sends = np.zeros(REMEMBERED_PATHS)
     oldest = 0
     for move in range(moves):
+        if stopped[0]:
+            break
         temperature = hot * (cold / hot) ** (move / moves)
         steps = 1
         chance = np.random.random()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraplan.commands.ppb import plan_text
 from paraplan.errors import InputError
 from paraplan.ppb import BalanceProblem, BalanceSpec, balance, load_layers
-from paraplan.ppb.balancer import alternatives
+from paraplan.ppb.balancer import alternatives, no_plan
 from paraplan.ppb.bounds import Relaxation
 from paraplan.ppb.layer_set import LayerSet, LayerType, Strategy, bundled_names, read_layers
 from paraplan.ppb.lists import read_lists, write_lists
 from paraplan.ppb.model import IntegerProgram, solver_names
 from paraplan.ppb.play import counts_of, given_of, play, problem_document
+from paraplan.ppb.shortfall import above
 
 
 def layer_set(
@@ -91,6 +94,59 @@ def test_known_wrong_answer_of_two_chunks_stays_within_the_limit() -> None:
         plan = balance(problem)
         assert max(plan.peak_memory_mib) <= 8.0
         assert plan.makespan == pytest.approx(brute_force(problem))
+
+
+def least_limit(problem: BalanceProblem, raised: list[int]) -> float:
+    """The smallest limit of the stages ``raised``, the others as given, over all assignments of one body type."""
+    layers, cells = int(problem.costs.count_T[0]), problem.places * len(problem.strategies)
+    found = [np.inf]
+    for bars in itertools.combinations(range(layers + cells - 1), cells - 1):
+        counts = np.diff((-1, *bars, layers + cells - 1)) - 1
+        peaks = problem.peak_memory(counts.reshape(1, len(problem.strategies), problem.places))
+        if all(peaks[s] <= limit for s, limit in enumerate(problem.memory_limit_mib) if s not in raised):
+            found.append(float(peaks[raised].max()))
+    return min(found)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param((2.0, 2.0, 2.0), id="one limit"),
+        pytest.param((2.0, 4.0, 4.0), id="one stage is enough"),
+        pytest.param((1.0, 9.0, 2.0), id="both ends need more"),
+    ],
+)
+def test_smallest_limit_that_does_is_the_smallest(limits: tuple[float, ...]) -> None:
+    strategies = {"none": Strategy(3.0), "full": Strategy(1.3, 1.0, transient=0.4)}
+    ends = [LayerType(role, role, 1, 1.0, 2.0, 2.5, {"none": Strategy(0.0)}) for role in ("HEAD", "TAIL")]  # type: ignore[arg-type]
+    layers = LayerSet("tiny", (ends[0], LayerType("body", "BODY", 5, 1.0, 2.0, 0.5, strategies), ends[1]))
+    problem = replace(make(layers, 3, 6, 1, "1f1b", 1.0), memory_limit_mib=limits)
+    expected = f"{least_limit(problem, [0, 1, 2]):.10g} MiB on every stage"
+    if len(set(limits)) > 1:
+        alone = {s: least_limit(problem, [s]) for s in range(3)}
+        s = min(alone, key=lambda s: alone[s] - limits[s])
+        if np.isfinite(alone[s]):
+            expected = f"{alone[s]:.10g} MiB on stage {s}, the others as given"
+    assert f"the smallest limit that does is {expected}" in balance(problem).message
+
+
+def test_needed_memory_is_rounded_up_and_more_than_the_limit() -> None:
+    assert above(67.6, 67.59) == "67.6"
+    assert above(68.0001, 68.0) == "68.01"
+    assert above(28.000000000000004, 20.0) == "28"
+    assert above(62299.2, 10.0) == "62,300"
+    assert above(0.5, 0.1) == "0.5"
+
+
+def test_nothing_found_in_the_time_is_not_called_infeasible() -> None:
+    problem = make(layer_set(8), 2, 4, 1, "1f1b", 1.0)
+    now = time.monotonic()
+    unknown = no_plan([problem], 40.0, "highs", now, now)
+    assert "nor was it shown that there is none (it would take at least 40)" in unknown.message
+    assert "MiB on every stage" in unknown.message
+    assert unknown.lower_bound == 40.0
+    assert plan_text(unknown, []) == [unknown.message]
+    assert plan_text(balance(problem), [])[0].startswith("infeasible: ")
 
 
 def test_infeasible_limit_says_what_would_do() -> None:
@@ -306,8 +362,8 @@ def described(**changes: object) -> dict[str, object]:
         (described(memory_activation=float("nan")), r"L\.memory_activation: nan found"),
         (described(nb_layer=0), r"L\.nb_layer: 0 found"),
         (described(timme=3), r"L\.timme: unknown key; did you mean 'time'"),
-        (described(time=10**400), r"L\.time: 1000.* found, a finite number from 0 to 1e\+15"),
-        (described(nb_layer=10**400), r"L\.nb_layer: 1000.* found, a whole number from 1 to 1000000"),
+        (described(time=10**400), r"L\.time: 1000.* found, a number from 0 to 1e\+15"),
+        (described(nb_layer=10**400), r"L\.nb_layer: 1000.* found, a whole number from 1 to 1,000,000"),
         (described(strategies=[]), r"L\.strategies: \[\] found, a mapping"),
         (described(strategies=0), r"L\.strategies: 0 found, a mapping"),
         (described() | {"nam": "x"}, "layers.json: nam: unknown key; did you mean 'name'"),

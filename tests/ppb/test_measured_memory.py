@@ -116,7 +116,10 @@ def test_layer_file_takes_measured_memories_and_keeps_its_times(tmp_path: Path) 
     ("change", "message"),
     [
         ({"pipeline_config": {"pipeline_num": 2, "num_layer": 4}}, "pipeline_num: 2 found, at least 3"),
-        ({"pipeline_config": {"pipeline_num": 16, "num_layer": 96, "offset": [1] * 16}}, "hold 112 layers, 96"),
+        (
+            {"pipeline_config": {"pipeline_num": 16, "num_layer": 96, "offset": [1] * 16}},
+            r"hold 112 layers \(least 7\), 96",
+        ),
         ({"recompute_config": None}, "recompute_config: missing"),
         ({"memory_usage": {"body_memories": {"stage_id": [0], "memories": [1.0]}}}, "stage_id: 0 found, 1 to 14"),
         ({"memory_usage": {"body_memories": {"stage_id": [1, 2], "memories": [1.0]}}}, "lists of the same length"),
@@ -130,6 +133,37 @@ def test_wrong_measurements_are_refused(change: dict[str, Any], message: str, tm
     document = {**document_of(CASES[0]), **change}
     with pytest.raises(InputError, match=message):
         decompose(read_dry_runs(written(tmp_path, document)), "init.yaml")
+
+
+TWO_RUNS = {
+    "pipeline_config": {"pipeline_num": 4, "num_layer": 8, "offset": [[0, 0, 0, 0], [1, 0, 0, -1]]},
+    "recompute_config": {"recompute": [[0, 0, 0, 0], [1, 1, 1, 0]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "stage_id", "memories", "message"),
+    [
+        (5, [[1, 2], [1, 2]], [[1, 1], [2, 2]], r"memories: they contradict each other \(stage 1 of run 0: 1, .*none"),
+        # Stage 1: 2 layers, 3 in flight; stage 2: 2 layers, 2 in flight. none 10 MiB, parameter 20: stage 0 holds 120.
+        (5, [[1, 2], [1, 2]], [[100, 80], [70, 60]], "head_memory: 5 found, at least 120 is needed"),
+        (500, [[1.5, 2], [1, 2]], [[100, 80], [70, 60]], "stage_id: 1.5 found, a whole number"),
+        (500, [[1, 2], [1, 2]], [[100, 10**400], [70, 60]], "memories: inf found, a number from 0 to"),
+        (10**400, [[1, 2], [1, 2]], [[100, 80], [70, 60]], "head_memory: inf found, a number from 0 to"),
+    ],
+)
+def test_measurements_that_cannot_be_are_refused(
+    head: float, stage_id: Any, memories: Any, message: str, tmp_path: Path
+) -> None:
+    body = {"stage_id": stage_id, "memories": memories}
+    document = {**TWO_RUNS, "memory_usage": {"head_memory": head, "tail_memory": 300, "body_memories": body}}
+    with pytest.raises(InputError, match=message):
+        decompose(read_dry_runs(written(tmp_path, document)), "init.yaml")
+
+
+def test_guide_needs_strategies_that_lists_can_say() -> None:
+    with pytest.raises(InputError, match="layers with swap found, one of none, select"):
+        proposed_runs(4, 16, ["swap"])
 
 
 def test_command_balances_with_measured_memories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +207,54 @@ def test_training_yaml_gives_the_pipeline_and_its_plan_beside(
     assert sum(map(sum, plan["layers"])) == 40
     beside = plan["compared"]["training configuration"]
     assert beside["makespan"] >= plan["lower_bound"] or not beside["fits"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "schedule"),
+    [
+        ({}, "interleaved"),
+        ({"pipeline_scheduler": "1f1b"}, "interleaved"),
+        ({"pipeline_scheduler": "zero_bubble_v"}, "zb-v"),
+        ({"pipeline_scheduler": "1f1b", "pipeline_less_memory": True}, "interleaved-less-memory"),
+    ],
+)
+def test_training_yaml_gives_its_schedule(
+    pipeline: dict[str, Any], schedule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.yaml"
+    document = {
+        "parallel_config": {"pipeline_stage": 2, "micro_batch_num": 4},
+        "parallel": {"pipeline_config": {"pipeline_interleave": True, **pipeline}},
+        "model": {"model_config": {"num_layers": 8, "pp_interleave_num": 2}},
+    }
+    path.write_text(yaml.safe_dump(document))
+    arguments = ["ppb", "-m", "llama2_70b", "-train", str(path), "-O", "0", "-mem", "1e9", "-t", "5", "--json"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["schedule"] == schedule
+    # Flags win.
+    assert main([*arguments, "--schedule", "interleaved"]) == 0
+    assert json.loads(capsys.readouterr().out)["schedule"] == "interleaved"
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("parallel_config", {}, "parallel_config.pipeline_stage: missing"),
+        ("parallel_config", {"pipeline_stage": 2}, "parallel_config.micro_batch_num: missing"),
+        ("model", {"model_config": {"num_layers": 0}}, "num_layers: 0 found, a whole number of at least 1"),
+        ("parallel", {"pipeline_config": {"pipeline_scheduler": "x"}}, "pipeline_scheduler: 'x' found, one of gpipe"),
+        ("parallel", {"pipeline_config": {"pipeline_scheduler": "zero_bubble_v"}}, "with 1 chunks a stage, 2"),
+        ("parallel", {"pipeline_config": {"pipeline_less_memory": True}}, "interleaved 1f1b is needed with it"),
+    ],
+)
+def test_training_yaml_that_does_not_say_is_refused(
+    section: str, values: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump({"parallel_config": {"pipeline_stage": 2, "micro_batch_num": 4}, section: values}))
+    assert main(["ppb", "-m", "llama2_70b", "-train", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"{path}: ") and message in told
 
 
 def test_fix_file_and_lists_for_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

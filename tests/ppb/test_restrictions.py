@@ -145,6 +145,18 @@ def test_end_that_may_move_never_makes_a_pipeline_slower_with_fixed_layers() -> 
     assert balance(moving).layers == ((2, 2),)
 
 
+def test_forbidden_without_a_layer_leaves_ends_that_may_move_alone() -> None:
+    # The loss has only the strategy that is forbidden; it may still go to stage 1, even where "none" is forbidden.
+    problem = problem_of(HEAD, body(4), TAIL, limit=30.0, movable=("loss",), forbidden=(Forbidden("none", stage=1),))
+    plan = balance(problem)
+    best = best_of(problem, lambda n: n[0, 0, 1] == 0)
+    assert plan.makespan == pytest.approx(best, rel=1e-9)
+    nowhere = replace(problem, spec=replace(problem.spec, forbidden=(Forbidden("none"),)))
+    assert balance(nowhere).recompute["none"] == ((0, 0),)
+    named = replace(problem, spec=replace(problem.spec, forbidden=(Forbidden("none", layer="loss", stage=1),)))
+    assert balance(named).assignment["loss"]["none"] == ((1, 0),)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -158,7 +170,19 @@ def test_end_that_may_move_never_makes_a_pipeline_slower_with_fixed_layers() -> 
         ({"movable": ("body",)}, "movable: 'body' found, one of embedding, loss is needed"),
         ({"recompute": ((1, 2, 3),)}, "recompute: a table of 1 rows of 2 numbers is needed"),
         ({"offset": ((0, 1),), "recompute": ((4, 0),)}, "chunk 0 of stage 0 recomputes 4 of its 2 layers"),
-        ({"select_recompute": ((1, 0),)}, "1 layers select, which no layer has"),
+        ({"select_recompute": ((1, 0),)}, "^select_recompute: 1 layers select, which no layer has"),
+        (
+            {"offset": ((0, 1),), "pins": (Pin("body", 2, 0),)},
+            "^offset and pins: they contradict .* whatever the memory",
+        ),
+        (
+            {"forbidden": (Forbidden("none", stage=0), Forbidden("full", stage=0)), "pins": (Pin("body", 0, 0),)},
+            "^pins and forbidden: they contradict each other",
+        ),
+        ({"recompute": ((-1, 0),)}, "^recompute: -1 found, at least 0 is needed"),
+        ({"recompute": ((4, 4),)}, "^recompute: 8 layers found, 5 are there"),
+        ({"recompute": ((10**400, 0),)}, r"^recompute: 1000.*\.\.\. found, 5 layers are there"),
+        ({"offset": ((10**30, -(10**30)),)}, "^offset: 1000.* found, 5 layers are there"),
     ],
 )
 def test_contradiction_is_refused_with_what_is_allowed(options: dict[str, Any], message: str) -> None:
