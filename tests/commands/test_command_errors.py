@@ -101,6 +101,7 @@ def test_nothing_fits_is_no_answer(capsys: pytest.CaptureFixture[str], tmp_path:
     path.write_text(GOOD.replace("llama3-8b", "llama3-405b"))
     status, _, err = run(capsys, "nd", "-y", str(path))
     assert status == 1
+    assert err.startswith(f"{path}: none of ")
     assert "GiB too much" in err
     assert "more devices" in err
 
@@ -116,6 +117,12 @@ def test_nothing_fits_is_no_answer(capsys: pytest.CaptureFixture[str], tmp_path:
         ("ppb", "-m", "llama2_70b", "-s", "4", "-mb", "8", "--schedule", "x"),
         ("ppb", "-m", "llama2_70b", "-s", "4", "-mb", "8", "--solver", "x"),
         ("estimate",),
+        ("estimate", "x.yaml", "--table", "runs.csv", "--output", "out.csv"),
+        ("estimate", "--set", "tp=2", "--table", "runs.csv", "--output", "out.csv"),
+        ("estimate", "x.yaml", "--output", "out.csv"),
+        *(("nd", "-y", "x.yaml", option, "") for option in ("-M", "-mem", "-c", "-o", "-s", "-m", "-A", "--explain")),
+        ("nd", "-y", "x.yaml", "-v", "-3"),
+        ("nd", "-y", "x.yaml", "-v", "9"),
         ("estimate", "--table", "missing.csv", "--output", "out.csv"),
         ("simulate", "missing.json"),
     ],
