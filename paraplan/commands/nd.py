@@ -20,7 +20,7 @@ from paraplan.documents import read_document, read_mapping, write_whole
 from paraplan.errors import InputError, NoAnswerError, ParaplanError
 from paraplan.layouts import RECOMPUTE, Layouts
 from paraplan.nd.search import SearchResult
-from paraplan.nd.search_spec import ALIASES, DIMENSIONS, UNSEARCHED, SearchSpec, limit
+from paraplan.nd.search_spec import ALIASES, DIMENSIONS, UNSEARCHED, SearchSpec, limit, words
 from paraplan.problem import Problem
 
 GIB = 2.0**30
@@ -378,7 +378,12 @@ def _explain(arguments: argparse.Namespace, asking: _Asking) -> int:
         winner = None
     found = explain(config.problem, config.search, given, winner)
     lines = list(found.lines)
-    if asking.played and not found.broken and all(found.layout[name] == config.search.fixed()[name] for name in SHAPE):
+    shape = {name: config.search.fixed().get(name, 0) for name in SHAPE}
+    if asking.played and not found.broken and any(found.layout[name] != shape[name] for name in SHAPE):
+        lines.append(
+            f"the above is the model's; the config's lists, for {words(shape, SHAPE)}, cannot be played with it"
+        )
+    elif asking.played and not found.broken:
         seconds, fits = asking.step_of(config.problem, Layouts.of([found.layout]))
         against = ""
         if winner is not None:

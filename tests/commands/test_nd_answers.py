@@ -87,6 +87,14 @@ def test_explanation_of_played_lists_says_what_is_played(capsys: pytest.CaptureF
     )
 
 
+def test_explanation_of_another_shape_than_the_lists_is_the_models(
+    capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    config.write_text(LISTS)
+    told = run(capsys, "nd", "-y", config, "-mppb", "--explain", "pp=4")
+    assert told.endswith("the above is the model's; the config's lists, for pp=2 vpp=1, cannot be played with it\n")
+
+
 def test_explanation_and_estimate_complete_a_layout_alike(capsys: pytest.CaptureFixture[str], config: Path) -> None:
     config.write_text(BASE.replace("search: {}", "search: {tp: 4, mbs: 2}"))
     explained = run(capsys, "nd", "-y", config, "--explain", "sp=0").splitlines()[0]
