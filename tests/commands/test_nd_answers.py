@@ -146,6 +146,28 @@ def test_wrong_option_is_blamed_not_the_config(
     assert refused(capsys, "nd", "-y", config, *options).startswith(message)
 
 
+@pytest.mark.parametrize("option", ["-M", "-mem", "-c", "-o", "-s", "-m", "-f", "-A", "--explain"])
+def test_option_without_a_value_is_refused(capsys: pytest.CaptureFixture[str], config: Path, option: str) -> None:
+    assert f"{option}/" in (err := refused(capsys, "nd", "-y", config, option, "")) or f"{option}:" in err
+    assert "'' found, a value is needed" in err
+
+
+@pytest.mark.parametrize("level", ["-3", "9"])
+def test_verbosity_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], config: Path, level: str) -> None:
+    assert f"invalid choice: {level}" in refused(capsys, "nd", "-y", config, "-v", level)
+
+
+def test_estimate_of_a_table_takes_no_layout_beside_it(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    table, output = tmp_path / "runs.csv", tmp_path / "out.csv"
+    table.write_text("id,model,hardware,num_devices,seq_len,global_batch\na,llama3-8b,h100,8,4096,16\n")
+    for more in ([config], ["--set", "tp=2"]):
+        assert "--table found" in refused(capsys, "estimate", *more, "--table", table, "--output", output)
+    assert "--output: without --table found" in refused(capsys, "estimate", config, "--output", output)
+    assert not output.exists()
+
+
 def test_wrong_file_of_an_option_is_blamed(capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path) -> None:
     ratios, section = tmp_path / "c.json", tmp_path / "s.yaml"
     ratios.write_text('{"COMPUTE": -2.0}')
