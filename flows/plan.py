@@ -91,7 +91,7 @@ def plan(
             return _plan(asked, Path(output or f"runs/{asked.name}"), top or asked.search.top)
     except _Stopped as stopped:
         publish(f"{asked.name}-report", f"no plan: {stopped}", f"# {asked.name}\n\n{stopped}\n")
-        return Failed(name=stopped.name, message=str(stopped))
+        return Failed(name=stopped.name, message=f"{config}: {stopped}")
 
 
 def _plan(config: PlanConfig, folder: Path, top: int) -> State[Any]:
@@ -114,7 +114,7 @@ def _plan(config: PlanConfig, folder: Path, top: int) -> State[Any]:
     fitting, peak = _answer(memory)["layouts"], _answer(memory)["peak"]
     timed = estimate_time.submit(problem, search, fitting)
     step_time = _answer(timed)["step_time"]
-    chosen = select.submit(problem, fitting, step_time, top)
+    chosen = select.submit(problem, search, fitting, step_time, top)
     selected = _answer(chosen)["selected"]
     best = f"best estimate {selected[0]['step_time']:.4g} s a step, {selected[0]['name']}"
     publish(f"{name}-estimates", best, _page(best, _estimates(selected)), chosen.task_run_id)
@@ -122,9 +122,9 @@ def _plan(config: PlanConfig, folder: Path, top: int) -> State[Any]:
     played, failed = _balance_and_simulate(config, selected)
     if not played:
         reasons = "; ".join(f"{layout['name']}: {layout['reason']}" for layout in failed)
-        raise _Stopped({"error": f"{name}: no selected layout could be balanced: {reasons}", "exit_status": 1})
+        raise _Stopped({"error": f"no selected layout could be balanced: {reasons}", "exit_status": 1})
 
-    ranked = rank_plans.submit(problem, played)
+    ranked = rank_plans.submit(problem, search, played)
     plans, timelines = _answer(ranked)["plans"], _answer(ranked)["timelines"]
     report = write_report.submit(
         config=config,

@@ -40,16 +40,17 @@ class RankedPlan:
     pipeline: Mapping[str, Any]
     """The balanced pipeline as ``paraplan ppb --json`` prints it; ``seconds`` is null, see :func:`plan_json`."""
     step_time_s: float
-    """Simulated makespan plus what a step does outside the pipeline."""
+    """Simulated makespan plus what a step does outside the pipeline, each part times its recalibration ratio."""
     estimated_step_time_s: float
-    """What the ND search expected of an even split."""
+    """What the ND search expected of an even split, recalibrated likewise."""
     tokens_per_s_per_device: float
     mfu: float
     peak_memory_gib: float
     time_s: Mapping[str, float]
     """Seconds a step by :data:`TIME_PARTS`."""
     memory_gib: Mapping[str, float]
-    """The heaviest stage as the memory model sees it, by component."""
+    """The heaviest stage by component, as the memory model sees it under an even split, and ``balancing``: what the
+    balanced plan's heaviest stage has more, or less. They add up to the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ def plan_json(
             "memory_budget_gib": problem.cluster.memory_budget / GIB,
         },
         "training": {**asdict(problem.training), "framework": problem.framework.name},
+        "recalibration": dict(config.search.recalibration),
         "plans": [asdict(plan) for plan in plans],
         "failed": [asdict(layout) for layout in failed],
         "fingerprint": fingerprint(config),

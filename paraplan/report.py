@@ -6,6 +6,7 @@ from typing import Any
 
 from paraplan.configuration import PlanConfig
 from paraplan.models import parameters
+from paraplan.nd.search import ratios_text
 from paraplan.plan_document import GIB, TIME_PARTS, FailedLayout, RankedPlan
 
 Row = tuple[str, str, str]
@@ -34,6 +35,8 @@ def assumptions(config: PlanConfig) -> list[Row]:
         ("devices", f"{cluster.devices} × {device.name}, {device.devices_per_node} a node", "plan config"),
         ("memory budget", f"{cluster.memory_budget / GIB:.4g} of {device.memory_bytes / GIB:.4g} GiB", "plan config"),
     ]
+    if config.search.recalibration:
+        rows.append(("recalibration of times", ratios_text(config.search.recalibration), "plan config"))
     for precision, flops in sorted(device.peak_flops.items()):
         rows.append((f"peak {precision}", f"{flops / 1e12:.4g} TFLOP/s", _source(device.sources, "peak_flops")))
     bandwidth = f"{device.memory_bandwidth / 1e9:.4g} GB/s"
@@ -84,6 +87,7 @@ def report_markdown(
         f"{candidates:,} layouts satisfy every rule, {fitting:,} of them fit in memory; the {len(plans) + len(failed)} "
         "fastest were balanced, simulated and ranked by the simulated step.",
         "",
+        *_recalibrated(config),
         "![Top layouts](ranking.png)",
         "",
         "## Ranking",
@@ -189,6 +193,15 @@ def table(header: Sequence[str], rows: "Sequence[Sequence[str]] | map[Any]", lef
     marks = [":--" if column in left else "--:" for column in range(len(header))]
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in ([*header], marks, *rows)]
     return [f"| {' | '.join(row)} |" for row in cells]
+
+
+def _recalibrated(config: PlanConfig) -> list[str]:
+    """Says by what the times are multiplied, if they are."""
+    ratios = config.search.recalibration
+    if not ratios:
+        return []
+    text = f"Step times and their parts, estimated and simulated, are recalibrated: {ratios_text(ratios)}."
+    return [f"{text} A pipeline's own makespan is as it was simulated.", ""]
 
 
 def _training_days(config: PlanConfig, best: RankedPlan) -> str:

@@ -13,7 +13,7 @@ def enumerate_layouts(problem: Problem, search: SearchSpec) -> Result:
     """List the valid layouts and count what each rule removed."""
     space = enumerate_space(problem, search)
     if not len(space.layouts):
-        raise InputError(nothing_legal(problem, search, space.removed))
+        raise InputError(nothing_legal(problem, search))
     step_logger(__name__).info("%d layouts satisfy every rule", len(space.layouts))
     return {
         "candidates": len(space.layouts),

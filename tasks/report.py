@@ -10,6 +10,7 @@ import pandas as pd
 from paraplan import performance
 from paraplan.configuration import PlanConfig
 from paraplan.layouts import COLUMNS
+from paraplan.nd.search_spec import NAMES
 from paraplan.plan_document import GIB, FailedLayout, RankedPlan, plan_json
 from paraplan.plots.ranking import ranking_png
 from paraplan.problem import Problem
@@ -76,6 +77,8 @@ def candidates_csv(
     step_time_N, peak_N = unpack(step_time)["step_time"], unpack(peak)["peak"]
     order: Sequence[int] = np.lexsort((peak_N, step_time_N))[:MOST_CANDIDATES]  # type: ignore[assignment]
     frame = pd.DataFrame({name: getattr(fitting, name)[order] for name in COLUMNS})
+    for name, words in NAMES.items():
+        frame[name] = np.array(words)[frame[name]]
     frame.insert(0, "rank", np.arange(1, len(frame) + 1))
     frame["step_time_s"] = step_time_N[order]
     frame["tokens_per_s_per_device"] = performance.tokens_per_second_per_device(problem, step_time_N[order])

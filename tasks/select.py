@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from paraplan import memory, performance
-from paraplan.nd import rank
+from paraplan import memory
+from paraplan.nd import SearchSpec, predicted, rank
 from paraplan.plan_document import layout_name
 from paraplan.problem import Problem
 from tasks.caching import Result, step
@@ -16,11 +16,13 @@ from tasks.tables import unpack, unpack_layouts
     run_name="select the top {top} of {problem.model.name}",
     modules=("paraplan.nd", "paraplan.memory", "paraplan.performance", "paraplan.plan_document"),
 )
-def select(problem: Problem, layouts: dict[str, Any], step_time: dict[str, Any], top: int) -> Result:
+def select(
+    problem: Problem, search: SearchSpec, layouts: dict[str, Any], step_time: dict[str, Any], top: int
+) -> Result:
     """Take the ``top`` fastest fitting layouts and say where their time and memory go."""
     fitting = unpack_layouts(layouts)
     chosen = fitting.take(rank(fitting, unpack(step_time)["step_time"], top, problem.cluster.device.devices_per_node))
-    times, memories = performance.estimate(problem, chosen), memory.estimate(problem, chosen)
+    times, memories = predicted(problem, search, chosen), memory.estimate(problem, chosen)
     selected: list[dict[str, Any]] = []
     for i in range(len(chosen)):
         row = chosen.row(i)

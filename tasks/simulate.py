@@ -24,9 +24,7 @@ def simulate_pipeline(name: str, problem: Problem, layout: dict[str, int], pipel
     outside = float(performance.layer_times(problem, row).outside_N[0])
     given = given_of(pipeline, name)
     played = play(given)
-    step_logger(__name__).info(
-        "%s: %.4g s a step, %.4g s of it in the pipeline", name, played.makespan + outside, played.makespan
-    )
+    step_logger(__name__).info("%s: %.4g s in the pipeline, %.4g s outside it", name, played.makespan, outside)
     title = f"{name}, {given.problem.schedule}: {played.makespan:.4g} s, {pipeline['bubble']['total']:.1%} bubble"
     drawing = timeline_svg(played, title, "s", tuple(pipeline["peak_memory_mib"]), given.problem.memory_limit_mib[0])
     return {"makespan": played.makespan, "outside": outside, "timeline": drawing}

@@ -1,10 +1,9 @@
 """What several commands read from their arguments."""
 
 import argparse
+import math
 import re
 from typing import Any
-
-import yaml
 
 from paraplan.errors import InputError
 from paraplan.layouts import COLUMNS
@@ -33,11 +32,14 @@ def size(text: str, option: str) -> float:
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]+)\s*", text)
     if match is None or match[2].upper() not in _UNITS:
         raise InputError(f"{option}: {text!r} found, a size with its unit such as 4GB or 60GiB is needed")
-    return float(match[1]) * _UNITS[match[2].upper()]
+    found = float(match[1]) * _UNITS[match[2].upper()]
+    if not 0 < found < math.inf:
+        raise InputError(f"{option}: {text!r} found, more than 0 is needed")
+    return found
 
 
 def settings(pairs: list[str], option: str = "--set") -> dict[str, int]:
-    """Dimension to value from ``tp=8`` or ``tp=8,pp=4``.
+    """Dimension to value from ``tp=8``, ``tp=8,pp=4`` or, as layouts are printed, ``tp=8 pp=4``.
 
     Raises:
         InputError: an unknown dimension or a value that is not one.
@@ -45,19 +47,36 @@ def settings(pairs: list[str], option: str = "--set") -> dict[str, int]:
     from paraplan.configuration import dimension_values
 
     found: dict[str, int] = {}
-    for pair in [part for given in pairs for part in given.split(",") if part.strip()]:
+    for pair in [part for given in pairs for part in _BETWEEN.split(given.strip()) if part]:
         name, separator, value = pair.partition("=")
         key = name.strip().lower()
         key = ALIASES.get(key, key)
         if not separator or key not in COLUMNS:
             raise InputError(f"{option}: {pair!r} found, DIMENSION=VALUE with one of {', '.join(COLUMNS)} is needed")
         text = value.strip()
-        given: Any = text if key in NAMES else yaml.safe_load(text) if text else None
-        values = dimension_values(given, key, f"{option} {key}")
+        given: Any = text
+        if key not in NAMES:
+            given = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else _TRUTHS.get(text.lower(), text)
+        values = dimension_values(given, key, f"{option} {key}") if text else None
         if values is None:
             raise InputError(f"{option}: {pair!r} found, a value is needed")
         found[key] = values[0]
+    if pairs and not found:
+        raise InputError(f"{option}: {' '.join(pairs)!r} found, DIMENSION=VALUE is needed, e.g. tp=8")
     return found
+
+
+_BETWEEN = re.compile(r"\s*,\s*|(?<![=\s])\s+(?![=\s])")
+"""Commas, or blanks that do not belong to a sign of equality."""
+
+_TRUTHS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+
+
+def filled(text: str) -> str:
+    """A text that says something."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} found, a value is needed")
+    return text
 
 
 class Parser(argparse.ArgumentParser):

@@ -5,14 +5,14 @@ import json
 import sys
 from pathlib import Path
 
-from paraplan.commands.arguments import Parser, settings
+from paraplan.commands.arguments import Parser, filled, settings
 from paraplan.errors import InputError
 
 GIB = 2.0**30
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="plan config")
+    parser.add_argument("config", nargs="?", type=filled, metavar="CONFIG", help="plan config")
     parser.add_argument(
         "--set",
         dest="settings",
@@ -21,14 +21,19 @@ def add_arguments(parser: Parser) -> None:
         metavar="DIM=VALUE",
         help="a dimension of the layout, e.g. tp=8",
     )
-    parser.add_argument("--table", metavar="RUNS.csv", help="a table of runs, one layout a row")
-    parser.add_argument("--output", metavar="OUT.csv", help="where the table's answers go")
+    parser.add_argument("--table", type=filled, metavar="RUNS.csv", help="a table of runs, one layout a row")
+    parser.add_argument("--output", type=filled, metavar="OUT.csv", help="where the table's answers go")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.table:
+        if arguments.config is not None or arguments.settings:
+            given = arguments.config or f"--set {arguments.settings[0]}"
+            raise InputError(f"paraplan estimate: {given} and --table found, one of them is needed")
         return _table(arguments)
+    if arguments.output:
+        raise InputError("paraplan estimate: --output: without --table found, it is where a table's answers go")
     if arguments.config is None:
         raise InputError("paraplan estimate: CONFIG or --table RUNS.csv: missing; see paraplan estimate --help")
     return _one(arguments)
@@ -53,26 +58,26 @@ def _one(arguments: argparse.Namespace) -> int:
     from paraplan.layouts import COLUMNS, Layouts
     from paraplan.nd.explain import complete
     from paraplan.nd.rules import rules
-    from paraplan.nd.search import layout_json
-    from paraplan.nd.search_spec import SearchSpec
+    from paraplan.nd.search import layout_json, predicted
+    from paraplan.nd.search_spec import SearchSpec, words
 
     config = load_plan(Path(arguments.config))
     problem = config.problem
-    fixed = {name: values[0] for name, values in config.search.candidates.items() if values and len(values) == 1}
-    row = complete(problem, {**fixed, **settings(arguments.settings)})
+    row = complete(problem, {**config.search.fixed(), **settings(arguments.settings)})
     layouts = Layouts.of([row])
     columns = {name: getattr(layouts, name) for name in COLUMNS}
     for rule in rules(problem, SearchSpec()):
         if not bool(rule.holds(columns)[0]):
-            found = ", ".join(f"{name}={row[name]}" for name in sorted(rule.needs))
+            found = words(row, sorted(rule.needs), ", ")
             raise InputError(f"{arguments.config}: --set: {found} breaks rule '{rule.name}': {rule.reason}")
-    times, peaks = performance.estimate(problem, layouts), memory.estimate(problem, layouts)
+    times, peaks = predicted(problem, config.search, layouts), memory.estimate(problem, layouts)
     step, peak = times.step_time_N, float(peaks.peak_N[0])
     budget = problem.cluster.memory_budget
     band = error_band(problem.cluster.device.name)
     document = {
         "parallel": layout_json(row),
         "step_time_s": float(step[0]),
+        "recalibration": dict(config.search.recalibration),
         "error_band": band,
         "tokens_per_s_per_device": float(performance.tokens_per_second_per_device(problem, step)[0]),
         "mfu": float(performance.mfu(problem, step)[0]),
@@ -113,8 +118,12 @@ def efficiencies(device: str, efficiency: object) -> dict[str, dict[str, object]
 
 
 def _text(document: dict) -> list[str]:  # type: ignore[type-arg]
+    from paraplan.nd.search import ratios_text
+
     row = document["parallel"]
     lines = [" ".join(f"{name}={value}" for name, value in row.items()), ""]
+    if document["recalibration"]:
+        lines.append(f"recalibrated: {ratios_text(document['recalibration'])}")
     lines.append(
         f"step {document['step_time_s']:.4g} s (± {document['error_band']:.0%}),"
         f" {document['tokens_per_s_per_device']:,.0f} tokens/s/device, MFU {document['mfu']:.1%}"

@@ -4,43 +4,56 @@ import argparse
 import csv
 import io
 import json
+import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from paraplan.commands.arguments import Parser, positive, settings, size
+from paraplan.commands.arguments import Parser, filled, positive, settings, size
 from paraplan.configuration import PlanConfig, load_plan
-from paraplan.documents import read_document, write_whole
-from paraplan.errors import InputError
-from paraplan.layouts import RECOMPUTE
+from paraplan.documents import read_document, read_mapping, write_whole
+from paraplan.errors import InputError, NoAnswerError, ParaplanError
+from paraplan.layouts import RECOMPUTE, Layouts
 from paraplan.nd.search import SearchResult
-from paraplan.nd.search_spec import ALIASES, DIMENSIONS, UNSEARCHED, SearchSpec
+from paraplan.nd.search_spec import ALIASES, DIMENSIONS, UNSEARCHED, SearchSpec, limit, words
+from paraplan.problem import Problem
 
 GIB = 2.0**30
 DEFAULT_TOP = 10
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("-y", "--yaml", metavar="CONFIG", required=True, help="plan config")
+    parser.add_argument("-y", "--yaml", type=filled, metavar="CONFIG", required=True, help="plan config")
     parser.add_argument(
-        "-f", "--framework", help="mindformers, mindspeed, hyperparallel, hyper_v2, torchtitan, megatron, …"
+        "-f",
+        "--framework",
+        type=filled,
+        help="mindformers, mindspeed, hyperparallel, hyper_v2, torchtitan, megatron, …",
     )
-    parser.add_argument("-m", "--model", help="name or path of a model config")
+    parser.add_argument("-m", "--model", type=filled, help="name or path of a model config")
     parser.add_argument("-l", "--dimensions", nargs="*", metavar="DIM", help="dimensions to vary (none: all); MP = TP")
     parser.add_argument("-d", "--devices", type=positive, help="number of devices")
     parser.add_argument("-b", "--global-batch", type=positive, metavar="BATCH", help="sequences of a step")
-    parser.add_argument("-A", "--device-type", metavar="TYPE", help="A2, A3, h100, …")
+    parser.add_argument("-A", "--device-type", type=filled, metavar="TYPE", help="A2, A3, h100, …")
     parser.add_argument("-t", "--top", type=positive, help=f"layouts printed and drawn ({DEFAULT_TOP})")
     parser.add_argument(
-        "-v", "--verbosity", type=int, default=2, help="0 nothing, 1 result, 2 files and plots, 3 counts, … 6 debug"
+        "-v",
+        "--verbosity",
+        type=int,
+        choices=range(7),
+        default=2,
+        metavar="LEVEL",
+        help="0 nothing, 1 result, 2 files and plots, 3 counts, … 6 debug",
     )
-    parser.add_argument("-M", "--max-mem", metavar="SIZE", help="memory budget of a device, e.g. 58GB")
-    parser.add_argument("-mem", "--reserve", metavar="SIZE", help="memory kept back for balancing, e.g. 4GB")
+    parser.add_argument("-M", "--max-mem", type=filled, metavar="SIZE", help="memory budget of a device, e.g. 58GB")
+    parser.add_argument(
+        "-mem", "--reserve", type=filled, metavar="SIZE", help="memory kept back for balancing, e.g. 4GB"
+    )
     parser.add_argument(
         "-swap_act", "--swap-act", action="store_true", help="activations travel to host memory and back"
     )
@@ -51,10 +64,14 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="take the offset and recompute lists from the config's balance section, and play them",
     )
-    parser.add_argument("-c", "--recalibration", metavar="FILE", help="JSON with one ratio per time component")
-    parser.add_argument("-s", "--search", metavar="FILE", help="YAML with another search section")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write candidates.csv, ranking.png and pareto.png here")
-    parser.add_argument("--explain", metavar="DIM=VALUE,…", help="say what is wrong with this layout")
+    parser.add_argument(
+        "-c", "--recalibration", type=filled, metavar="FILE", help="JSON with one ratio per time component"
+    )
+    parser.add_argument("-s", "--search", type=filled, metavar="FILE", help="YAML with another search section")
+    parser.add_argument(
+        "-o", "--output", type=filled, metavar="DIR", help="write candidates.csv, ranking.png and pareto.png here"
+    )
+    parser.add_argument("--explain", type=filled, metavar="DIM=VALUE,…", help="say what is wrong with this layout")
     parser.add_argument(
         "--sensitivity", action="store_true", help="what overtakes the winner when the hardware is 10 %% off"
     )
@@ -62,40 +79,89 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from paraplan.nd.search import search
-
     config = configured(arguments)
-    top = arguments.top or max(DEFAULT_TOP, config.search.top)
-    problem = config.problem
-    if arguments.explain:
-        return _explain(arguments, config)
+    asking = _Asking(config, arguments.manual_ppb)
+    if arguments.explain is not None:
+        return _explain(arguments, asking)
     progress = _Progress() if sys.stderr.isatty() or arguments.verbosity >= 3 else None
-    found = search(problem, config.search, progress, max(top, PLAYED) if arguments.manual_ppb else top)
+    found = asking.answer(config.problem, arguments.top or max(DEFAULT_TOP, config.search.top), progress)
     if progress is not None:
         progress.close()
-    if arguments.manual_ppb:
-        found = _with_lists(config, found, top)
-    document = found.to_json(problem)
-    if arguments.output:
-        from paraplan.nd.economics import costs_of
-        from paraplan.nd.pareto import front
-        from paraplan.plots.pareto import pareto_png
-
-        folder = Path(arguments.output)
-        write_whole(folder / "candidates.csv", candidates_csv(document["ranked"]))
-        write_whole(folder / "pareto.png", pareto_png(problem, front(problem, config.search)))
-        write_whole(folder / "ranking.png", ranking_picture(config, found))
-        document["economics"] = costs_of(problem, float(found.ranked.step_time_N[0]))
+    document = found.to_json(config.problem)
+    document["recalibration"] = dict(config.search.recalibration)
+    told = arguments.verbosity >= 1 and not arguments.json
+    # What takes longer comes after the ranking, so that Ctrl-C cannot lose it.
+    if told:
+        sys.stdout.write("\n".join(_ranking(config, document, found.stopped, arguments)) + "\n")
+        sys.stdout.flush()
     if arguments.sensitivity:
+        document["sensitivity"] = asking.sensitivity(found)
+        if told:
+            sys.stdout.write("".join(f"{line['change']}: {line['effect']}\n" for line in document["sensitivity"]))
+    if arguments.json:
+        if arguments.output:
+            from paraplan.nd.economics import costs_of
+
+            document["economics"] = costs_of(config.problem, float(found.ranked.step_time_N[0]))
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+    if arguments.output:
+        paths = _write(Path(arguments.output), config, found, document)
+        if told and arguments.verbosity >= 2:
+            sys.stdout.write("\n".join(["", *map(str, paths)]) + "\n")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The search as the command line asks for it: by the models alone, or played with the config's lists."""
+
+    config: PlanConfig
+    played: bool
+
+    def answer(self, problem: Problem, top: int, progress: "_Progress | None" = None) -> SearchResult:
+        """The ranking, on the config's hardware or on other.
+
+        Raises:
+            InputError: no layout is legal.
+            NoAnswerError: none fits.
+        """
+        from paraplan.nd.search import search
+
+        try:
+            found = search(problem, self.config.search, progress, max(top, PLAYED) if self.played else top)
+        except ParaplanError as error:
+            raise type(error)(f"{self.config.path}: {error}") from None
+        return _with_lists(replace(self.config, problem=problem), found, top) if self.played else found
+
+    def step_of(self, problem: Problem, layout: Layouts) -> tuple[float, bool]:
+        """Seconds of one layout's step, as :meth:`answer` ranks it, and whether it fits."""
+        from paraplan import memory
+        from paraplan.nd.search import ranked_step_times
+
+        if self.played:
+            seconds, peak = _played(replace(self.config, problem=problem), layout)
+            return seconds, peak <= problem.cluster.memory_budget
+        seconds = float(ranked_step_times(problem, self.config.search, layout)[0])
+        return seconds, float(memory.peaks(problem, layout)[0]) <= limit(problem, self.config.search)
+
+    def sensitivity(self, found: SearchResult) -> list[dict[str, str]]:
+        """What 10 % of hardware change."""
         from paraplan.nd.sensitivity import sensitivity
 
-        document["sensitivity"] = sensitivity(problem, config.search, found)
-    if arguments.json:
-        sys.stdout.write(json.dumps(document) + "\n")
-        return 0
-    if arguments.verbosity >= 1:
-        _print(config, document, found.stopped, arguments)
-    return 0
+        return sensitivity(self.config.problem, found, lambda problem: self.answer(problem, 1), self.step_of)
+
+
+def _write(folder: Path, config: PlanConfig, found: SearchResult, document: dict[str, Any]) -> list[Path]:
+    """The files of ``-o``."""
+    from paraplan.nd.pareto import front
+    from paraplan.plots.pareto import pareto_png
+
+    paths = [folder / name for name in ("candidates.csv", "ranking.png", "pareto.png")]
+    write_whole(paths[0], candidates_csv(document["ranked"]))
+    write_whole(paths[1], ranking_picture(config, found))
+    write_whole(paths[2], pareto_png(config.problem, front(config.problem, config.search)))
+    return paths
 
 
 PLAYED = 64
@@ -108,16 +174,12 @@ def _with_lists(config: PlanConfig, found: SearchResult, top: int) -> SearchResu
     Raises:
         NoAnswerError: none fits so.
     """
-    from paraplan import memory, performance
-    from paraplan.errors import NoAnswerError
+    from paraplan import memory
     from paraplan.nd.ranking import Ranked
-    from paraplan.ppb.describe import played_lists
+    from paraplan.nd.search import predicted
 
-    layouts = found.ranked.layouts
-    where = f"{config.path}: balance"
-    played = [
-        played_lists(config.problem, layouts.take(np.array([i])), config.balance, where) for i in range(len(layouts))
-    ]
+    layouts, where = found.ranked.layouts, f"{config.path}: balance"
+    played = [_played(config, layouts.take(np.array([i]))) for i in range(len(layouts))]
     seconds, peaks = (np.array(values) for values in zip(*played, strict=True))
     budget = config.problem.cluster.memory_budget
     fitting = np.flatnonzero(peaks <= budget)
@@ -131,13 +193,30 @@ def _with_lists(config: PlanConfig, found: SearchResult, top: int) -> SearchResu
     return replace(
         found,
         ranked=ranked,
-        times=performance.estimate(config.problem, ranked.layouts),
+        times=predicted(config.problem, config.search, ranked.layouts),
         memories=memory.estimate(config.problem, ranked.layouts),
     )
 
 
-def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, arguments: argparse.Namespace) -> None:
+def _played(config: PlanConfig, layout: Layouts) -> tuple[float, float]:
+    """Step seconds and peak bytes of one layout under the config's lists.
+
+    The seconds change by as much as recalibration changes the model's: a played step knows no components.
+    """
+    from paraplan import performance
+    from paraplan.nd.search import ranked_step_times
+    from paraplan.ppb.describe import played_lists
+
+    seconds, peak = played_lists(config.problem, layout, config.balance, f"{config.path}: balance")
+    if config.search.recalibration:
+        plain = performance.step_times(config.problem, layout)
+        seconds *= float(ranked_step_times(config.problem, config.search, layout)[0] / plain[0])
+    return seconds, peak
+
+
+def _ranking(config: PlanConfig, document: dict[str, Any], stopped: bool, arguments: argparse.Namespace) -> list[str]:
     from paraplan.nd.economics import costs_of, costs_text
+    from paraplan.nd.search import ratios_text
     from paraplan.nd.table import ranking_table
 
     problem = config.problem
@@ -150,6 +229,7 @@ def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, argument
         f" {document['seconds']['total']:.2f} s"
         + (" (stopped early: the ranking is of what had been seen)" if stopped else ""),
         *(["played with the config's offset and recompute lists on every chunk"] if arguments.manual_ppb else []),
+        *([f"recalibrated: {ratios_text(config.search.recalibration)}"] if config.search.recalibration else []),
         "",
         ranking_table(document["ranked"], shutil.get_terminal_size((110, 24)).columns),
     ]
@@ -159,12 +239,7 @@ def _print(config: PlanConfig, document: dict[str, Any], stopped: bool, argument
             "removed by rule:",
             *(f"  {count:>14,}  {name}" for name, count in document["removed"].items() if count),
         ]
-    out += ["", *costs_text(costs_of(problem, document["ranked"][0]["step_time_s"]))]
-    for line in document.get("sensitivity", []):
-        out.append(f"{line['change']}: {line['effect']}")
-    if arguments.output and arguments.verbosity >= 2:
-        out += ["", *(str(Path(arguments.output) / name) for name in ("candidates.csv", "ranking.png", "pareto.png"))]
-    sys.stdout.write("\n".join(out) + "\n")
+    return [*out, "", *costs_text(costs_of(problem, document["ranked"][0]["step_time_s"]))]
 
 
 def ranking_picture(config: PlanConfig, found: SearchResult) -> bytes:
@@ -201,25 +276,33 @@ def ranking_picture(config: PlanConfig, found: SearchResult) -> bytes:
 def configured(arguments: argparse.Namespace) -> PlanConfig:
     """The plan config with the options laid over it."""
     overrides: dict[str, Any] = {}
-    for place, value in (
-        ("model", arguments.model),
-        ("training.framework", arguments.framework),
-        ("cluster.devices", arguments.devices),
-        ("training.global_batch", arguments.global_batch),
-        ("cluster.device", arguments.device_type),
+    blamed: dict[str, str] = {}
+    for option, place, value in (
+        ("-m", "model", arguments.model),
+        ("-f", "training.framework", arguments.framework),
+        ("-d", "cluster.devices", arguments.devices),
+        ("-b", "training.global_batch", arguments.global_batch),
+        ("-A", "cluster.device", arguments.device_type),
     ):
         if value is not None:
-            overrides[place] = value
+            overrides[place], blamed[place] = value, option
     if arguments.search:
         section = read_document(Path(arguments.search))
         overrides["search"] = section.get("search", section) if isinstance(section, dict) else section
+        blamed["search"] = arguments.search
     if arguments.max_mem:
-        overrides["cluster.memory_budget_gib"] = size(arguments.max_mem, "-M") / GIB
+        place = "cluster.memory_budget_gib"
+        overrides[place], blamed[place] = size(arguments.max_mem, "-M") / GIB, "-M"
     if arguments.reserve:
-        overrides["search.reserve_gib"] = size(arguments.reserve, "-mem") / GIB
+        place = "search.reserve_gib"
+        overrides[place], blamed[place] = size(arguments.reserve, "-mem") / GIB, "-mem"
     if arguments.recalibration:
-        overrides["search.recalibration"] = arguments.recalibration
-    config = load_plan(Path(arguments.yaml), overrides)
+        place = "search.recalibration"
+        overrides[place], blamed[place] = read_mapping(Path(arguments.recalibration)), arguments.recalibration
+    try:
+        config = load_plan(Path(arguments.yaml), overrides)
+    except InputError as error:
+        raise InputError(_blamed(str(error), arguments.yaml, blamed)) from None
     candidates = dict(config.search.candidates)
     if arguments.dimensions is not None:
         candidates = _varied(arguments.dimensions, candidates)
@@ -237,6 +320,18 @@ def configured(arguments: argparse.Namespace) -> PlanConfig:
             candidates["recompute"] = (RECOMPUTE.index("full"),)
     search: SearchSpec = replace(config.search, candidates=MappingProxyType(candidates))
     return replace(config, search=search)
+
+
+def _blamed(message: str, config: str, options: dict[str, str]) -> str:
+    """A message about a value that an option gave: it names the option, not the config."""
+    match = re.match(rf"{re.escape(str(Path(config)))}(?::\d+)?: ", message)
+    if match is None:
+        return message
+    rest = message[match.end() :]
+    for place in sorted(options, key=len, reverse=True):
+        if re.match(rf"{re.escape(place)}[.:]", rest):
+            return f"{options[place]}: {rest}"
+    return message
 
 
 def _varied(names: list[str], candidates: dict[str, tuple[int, ...] | None]) -> dict[str, tuple[int, ...] | None]:
@@ -271,23 +366,41 @@ def candidates_csv(ranked: list[dict[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def _explain(arguments: argparse.Namespace, config: PlanConfig) -> int:
-    from paraplan.errors import ParaplanError
+def _explain(arguments: argparse.Namespace, asking: _Asking) -> int:
     from paraplan.nd.explain import explain
-    from paraplan.nd.search import search
+    from paraplan.nd.search import layout_json
 
+    config = asking.config
     given = settings([arguments.explain], "--explain")
     try:
-        winner = search(config.problem, config.search, None, 1).ranked
+        winner = asking.answer(config.problem, 1).ranked
     except ParaplanError:
         winner = None
     found = explain(config.problem, config.search, given, winner)
+    lines = list(found.lines)
+    shape = {name: config.search.fixed().get(name, 0) for name in SHAPE}
+    if asking.played and not found.broken and any(found.layout[name] != shape[name] for name in SHAPE):
+        lines.append(
+            f"the above is the model's; the config's lists, for {words(shape, SHAPE)}, cannot be played with it"
+        )
+    elif asking.played and not found.broken:
+        seconds, fits = asking.step_of(config.problem, Layouts.of([found.layout]))
+        against = ""
+        if winner is not None:
+            best = float(winner.step_time_N[0])
+            against = f", {seconds / best - 1:+.1%} against the winner's {best:.4g} s"
+        lines.append("the above is the model's, of an even split; played with the config's lists:")
+        lines.append(f"step {seconds:.4g} s{against}; {'fits' if fits else 'does not fit'}")
     if arguments.json:
-        document = {"layout": found.layout, "rules": [rule.name for rule in found.broken], "lines": list(found.lines)}
+        document = {"layout": layout_json(found.layout), "rules": [rule.name for rule in found.broken], "lines": lines}
         sys.stdout.write(json.dumps(document) + "\n")
     else:
-        sys.stdout.write("\n".join(found.lines) + "\n")
+        sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+SHAPE = ("pp", "vpp")
+"""What the config's lists fix."""
 
 
 class _Progress:

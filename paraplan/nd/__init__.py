@@ -1,7 +1,17 @@
 """ND search: dimensions, rules, enumeration, memory filter, ranking, explanation."""
 
+from paraplan.nd.advice import nothing_legal
 from paraplan.nd.ranking import Ranked, rank
-from paraplan.nd.search import SearchResult, filter_memory, layout_json, nothing_legal, ranked_step_times, search
+from paraplan.nd.search import (
+    SearchResult,
+    filter_memory,
+    layout_json,
+    predicted,
+    ranked_step_times,
+    ratios_text,
+    recalibrated,
+    search,
+)
 from paraplan.nd.search_spec import SearchSpec
 from paraplan.nd.space import Space, enumerate_space
 
@@ -14,7 +24,10 @@ __all__ = [
     "filter_memory",
     "layout_json",
     "nothing_legal",
+    "predicted",
     "rank",
     "ranked_step_times",
+    "ratios_text",
+    "recalibrated",
     "search",
 ]

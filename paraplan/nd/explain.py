@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paraplan import memory, performance
+from paraplan import memory
 from paraplan.errors import InputError
 from paraplan.layouts import COLUMNS, DEFAULTS, SCHEDULES, Layouts
 from paraplan.nd.ranking import Ranked
 from paraplan.nd.rules import Rule, rules
-from paraplan.nd.search import GIB, limit
-from paraplan.nd.search_spec import SearchSpec
+from paraplan.nd.search import GIB, predicted, ratios_text
+from paraplan.nd.search_spec import SearchSpec, limit, word, words
 from paraplan.problem import Problem
 
 
@@ -61,20 +61,23 @@ def complete(problem: Problem, given: Mapping[str, int], like: Mapping[str, int]
 
 
 def explain(problem: Problem, search: SearchSpec, given: Mapping[str, int], winner: Ranked | None) -> Explanation:
-    """Explain the layout that ``given`` completes to, next to the first of ``winner``."""
-    like = winner.layouts.row(0) if winner is not None and len(winner) else None
-    layout = complete(problem, given)
+    """Explain the layout that ``given`` and what ``search`` holds fixed complete to, next to the first of ``winner``.
+
+    Both are timed by the model, each component times its recalibration ratio.
+    """
+    layout = complete(problem, {**search.fixed(), **given})
     table = Layouts.of([layout])
     columns = {name: getattr(table, name) for name in COLUMNS}
     broken = tuple(rule for rule in rules(problem, search) if not bool(rule.holds(columns)[0]))
-    lines = [" ".join(f"{name}={layout[name]}" for name in COLUMNS)]
+    lines = [words(layout, COLUMNS)]
     for rule in broken:
-        found = ", ".join(f"{name}={layout[name]}" for name in sorted(rule.needs))
+        found = words(layout, sorted(rule.needs), ", ")
         lines.append(f"excluded by rule '{rule.name}' ({found}): {rule.reason}")
     for name, value in layout.items():
         asked = search.values(name)
         if asked is not None and value not in asked:
-            lines.append(f"not in the space: search.{name} allows {', '.join(map(str, asked))}, not {value}")
+            allowed = ", ".join(str(word(name, one)) for one in asked)
+            lines.append(f"not in the space: search.{name} allows {allowed}, not {word(name, value)}")
     if broken:
         return Explanation(layout, broken, tuple(lines))
     peaks = memory.estimate(problem, table)
@@ -89,10 +92,11 @@ def explain(problem: Problem, search: SearchSpec, given: Mapping[str, int], winn
     else:
         lines.append(f"fits: stage {int(peaks.stage_N[0])} needs {peak / GIB:.2f} GiB of {budget / GIB:.2f}")
     lines.append("memory, GiB: " + ", ".join(f"{name} {parts[name] / GIB:.2f}" for name in largest if parts[name] > 0))
-    times = performance.estimate(problem, table)
-    lines.append(f"step {float(times.step_time_N[0]):.4g} s")
-    if like is not None:
-        best = performance.estimate(problem, Layouts.of([like]))
+    times = predicted(problem, search, table)
+    scaled = f", recalibrated: {ratios_text(search.recalibration)}" if search.recalibration else ""
+    lines.append(f"step {float(times.step_time_N[0]):.4g} s{scaled}")
+    if winner is not None and len(winner):
+        best = predicted(problem, search, winner.layouts.take(slice(1)))
         slower = float(times.step_time_N[0] / best.step_time_N[0] - 1)
         lines.append(
             f"{slower:+.1%} against the winner, {float(best.step_time_N[0]):.4g} s; by term, seconds (winner's):"

@@ -13,19 +13,13 @@ from paraplan.layouts import IntArray
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, NAMES
 from paraplan.syntax import parse
 
-
-def _divisor(value: Any) -> Any:
-    """Zero as NaN, that compares false with everything (NumPy's integer remainder by zero is zero)."""
-    return np.where(np.equal(value, 0), np.nan, value)
-
-
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
-    ast.Div: lambda a, b: np.true_divide(a, _divisor(b)),
-    ast.FloorDiv: lambda a, b: np.floor_divide(a, _divisor(b)),
-    ast.Mod: lambda a, b: np.mod(a, _divisor(b)),
+    ast.Div: np.true_divide,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
 }
 _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: np.equal,
@@ -37,6 +31,7 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 _LONGEST = 400
 _DEEPEST = 40
+_LARGEST = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +44,12 @@ class Expression:
     tree: ast.expr
 
     def holds(self, columns: Mapping[str, IntArray]) -> npt.NDArray[np.bool_]:
-        """Whether each row satisfies it; ``columns`` has every one of :attr:`names`. Dividing by zero does not."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(_evaluate(self.tree, columns), dtype=bool)
+        """Whether each row satisfies it; ``columns`` has every one of :attr:`names`.
+
+        A comparison with a quotient by zero neither holds nor fails, so that its negation does not hold either.
+        """
+        with np.errstate(all="ignore"):
+            return np.atleast_1d(_truth(self.tree, columns)[0])
 
 
 def parse_expression(text: str, where: str = "constraints") -> Expression:
@@ -86,6 +84,7 @@ def _checked(node: ast.expr, names: set[str], text: str, where: str, depth: int)
             return "truth"
         problem = "negates something that is not a comparison"
     elif isinstance(node, ast.Compare) and all(type(operator) in _COMPARE for operator in node.ops):
+        _number_words(node, text, where)
         if all(_checked(x, names, text, where, depth + 1) == "number" for x in [node.left, *node.comparators]):
             return "truth"
         problem = "compares comparisons"
@@ -98,11 +97,11 @@ def _checked(node: ast.expr, names: set[str], text: str, where: str, depth: int)
     elif isinstance(node, ast.Constant) and _plain_number(node.value):
         return "number"
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if any(node.value in words for words in NAMES.values()):
-            return "number"
-        problem = f"has the unknown word {node.value!r}"
+        problem = f"calculates with the word {node.value!r}"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        problem = f"has the number {node.value!r}, at most {_LARGEST:g} is allowed"
     elif isinstance(node, ast.Name):
-        name = ALIASES.get(node.id.lower(), node.id.lower())
+        name = _dimension(node)
         if name in DIMENSIONS or name == "devices":
             names.add(name)
             return "number"
@@ -112,38 +111,70 @@ def _checked(node: ast.expr, names: set[str], text: str, where: str, depth: int)
     raise InputError(f"{where}: {text!r} {problem}")
 
 
+def _number_words(node: ast.Compare, text: str, where: str) -> None:
+    """Put the number in the place of every word that a dimension is compared with."""
+    operands = [node.left, *node.comparators]
+    dimensions = {_dimension(one) for one in operands if isinstance(one, ast.Name)}
+    for i, one in enumerate(operands):
+        if not (isinstance(one, ast.Constant) and isinstance(one.value, str)):
+            continue
+        numbers = {NAMES[name].index(one.value) for name in dimensions if one.value in NAMES.get(name, ())}
+        if len(dimensions) != 1 or not numbers:
+            allowed = "; ".join(f"{name}: {', '.join(NAMES[name])}" for name in sorted(dimensions & set(NAMES)))
+            raise InputError(
+                f"{where}: {text!r} compares {', '.join(sorted(dimensions)) or 'no dimension'} with {one.value!r},"
+                f" {allowed or 'a number'} is needed"
+            )
+        operands[i] = ast.copy_location(ast.Constant(numbers.pop()), one)
+    node.left, node.comparators = operands[0], operands[1:]
+
+
+def _dimension(node: ast.Name) -> str:
+    return ALIASES.get(node.id.lower(), node.id.lower())
+
+
 def _plain_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
-def _evaluate(node: ast.expr, columns: Mapping[str, IntArray]) -> Any:
-    if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        result = _evaluate(node.values[0], columns)
-        for value in node.values[1:]:
-            result = join(result, _evaluate(value, columns))
-        return result
+Masks = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+
+
+def _truth(node: ast.expr, columns: Mapping[str, IntArray]) -> Masks:
+    """The rows for which a condition holds, and those for which it fails."""
     if isinstance(node, ast.UnaryOp):
-        value = _evaluate(node.operand, columns)
-        return (
-            np.logical_not(value)
-            if isinstance(node.op, ast.Not)
-            else -value
-            if isinstance(node.op, ast.USub)
-            else value
-        )
-    if isinstance(node, ast.Compare):
-        left, result = _evaluate(node.left, columns), True
-        for operator, right_node in zip(node.ops, node.comparators, strict=True):
-            right = _evaluate(right_node, columns)
-            result = np.logical_and(result, _COMPARE[type(operator)](left, right))
-            left = right
-        return result
+        holds, fails = _truth(node.operand, columns)
+        return fails, holds
+    if isinstance(node, ast.BoolOp):
+        parts = [_truth(value, columns) for value in node.values]
+        (holds, fails), *rest = parts
+        both = isinstance(node.op, ast.And)
+        for more_hold, more_fail in rest:
+            holds = holds & more_hold if both else holds | more_hold
+            fails = fails | more_fail if both else fails & more_fail
+        return holds, fails
+    assert isinstance(node, ast.Compare), "the tree was checked"
+    left = _number(node.left, columns)
+    known = ~np.isnan(left)
+    holds = np.ones_like(known)
+    for operator, right_node in zip(node.ops, node.comparators, strict=True):
+        right = _number(right_node, columns)
+        holds, known = holds & _COMPARE[type(operator)](left, right), known & ~np.isnan(right)
+        left = right
+    return holds & known, ~holds & known
+
+
+def _number(node: ast.expr, columns: Mapping[str, IntArray]) -> Any:
+    """Values in floating point, which no product of dimensions overflows; a quotient by zero is NaN."""
     if isinstance(node, ast.BinOp):
-        return _BINARY[type(node.op)](_evaluate(node.left, columns), _evaluate(node.right, columns))
+        left, right = _number(node.left, columns), _number(node.right, columns)
+        if isinstance(node.op, (ast.Div, ast.FloorDiv, ast.Mod)):
+            right = np.where(right == 0, np.nan, right)
+        return _BINARY[type(node.op)](left, right)
+    if isinstance(node, ast.UnaryOp):
+        value = _number(node.operand, columns)
+        return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.Constant):
-        if isinstance(node.value, str):
-            return next(words.index(node.value) for words in NAMES.values() if node.value in words)
-        return node.value
+        return np.float64(node.value)  # type: ignore[arg-type] # the tree was checked
     assert isinstance(node, ast.Name), "the tree was checked"
-    return columns[ALIASES.get(node.id.lower(), node.id.lower())]
+    return columns[_dimension(node)].astype(np.float64)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from paraplan import memory, performance
+from paraplan import memory
 from paraplan.nd.ranking import Ranked
+from paraplan.nd.search import ranked_step_times
 from paraplan.nd.search_spec import SearchSpec
 from paraplan.nd.space import blocks_of, concatenate
 from paraplan.problem import Problem
@@ -14,7 +15,7 @@ def front(problem: Problem, search: SearchSpec) -> Ranked:
     memory would buy."""
     kept: Ranked | None = None
     for block in blocks_of(problem, search):
-        own = Ranked(block, performance.step_times(problem, block), memory.peaks(problem, block))
+        own = Ranked(block, ranked_step_times(problem, search, block), memory.peaks(problem, block))
         own = own.take(_undominated(own))
         if kept is not None:
             own = Ranked(

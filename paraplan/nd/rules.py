@@ -128,6 +128,13 @@ def rules(problem: Problem, search: SearchSpec) -> tuple[Rule, ...]:
         "one schedule without pipeline", "without stages every schedule is the same", "pp schedule",
         lambda c: (c["pp"] > 1) | (c["schedule"] == 0),
     )  # fmt: skip
+    have = tuple(i for i, name in enumerate(SCHEDULES) if name in framework.schedules)
+    rule(
+        "schedule of the framework",
+        f"{framework.name} runs {', '.join(framework.schedules)}; training.framework_options.schedules allows others",
+        "pp schedule",
+        lambda c: (c["pp"] == 1) | np.isin(c["schedule"], have),
+    )  # fmt: skip
     rule(
         "interleaving in groups", "interleaved 1F1B runs micro-batches in groups of pp: mb must be a multiple of pp",
         "pp mb schedule",

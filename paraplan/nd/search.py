@@ -1,19 +1,19 @@
 """The ND search: enumerate, filter by memory, rank by time, in blocks."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from paraplan import memory, performance
 from paraplan.errors import InputError, NoAnswerError
-from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, Layouts
+from paraplan.layouts import Layouts
 from paraplan.memory import MemoryTable
+from paraplan.nd.advice import nothing_fits, nothing_legal
 from paraplan.nd.ranking import Array, Ranked, TopLayouts
-from paraplan.nd.rules import rules
-from paraplan.nd.search_spec import SearchSpec
+from paraplan.nd.search_spec import SearchSpec, limit, word
 from paraplan.nd.space import blocks_of
 from paraplan.performance import TimeTable
 from paraplan.problem import Problem
@@ -63,14 +63,9 @@ class SearchResult:
         }
 
 
-def layout_json(row: dict[str, int]) -> dict[str, Any]:
+def layout_json(row: Mapping[str, int]) -> dict[str, Any]:
     """A layout with its words spelled out."""
-    return {
-        **row,
-        "recompute": RECOMPUTE[row["recompute"]],
-        "schedule": SCHEDULES[row["schedule"]],
-        "cp_kind": CONTEXT_KINDS[row["cp_kind"]],
-    }
+    return {name: word(name, value) for name, value in row.items()}
 
 
 def _rates(problem: Problem, ranked: Ranked, i: int) -> dict[str, float]:
@@ -129,7 +124,7 @@ def search(
         stopped = True
     seconds["total"] = time.perf_counter() - began
     if not candidates:
-        raise InputError(nothing_legal(problem, search_spec, removed))
+        raise InputError(nothing_legal(problem, search_spec))
     if not fitting:
         assert closest.layout is not None, "a candidate was seen"
         raise NoAnswerError(nothing_fits(problem, search_spec, closest.layout, closest.peak, candidates))
@@ -140,15 +135,10 @@ def search(
         removed,
         {name: round(value, 6) for name, value in seconds.items()},
         ranked,
-        performance.estimate(problem, ranked.layouts),
+        predicted(problem, search_spec, ranked.layouts),
         memory.estimate(problem, ranked.layouts),
         stopped,
     )
-
-
-def limit(problem: Problem, search_spec: SearchSpec) -> float:
-    """Bytes a layout may use: the budget less what is kept back for balancing."""
-    return problem.cluster.memory_budget - search_spec.reserve_bytes
 
 
 def filter_memory(problem: Problem, layouts: Layouts, search_spec: SearchSpec) -> tuple[Layouts, Array]:
@@ -180,17 +170,38 @@ BLOCK = 1 << 16
 
 
 def ranked_step_times(problem: Problem, search_spec: SearchSpec, layouts: Layouts, above: float = np.inf) -> Array:
-    """Seconds of a step with every layout, each component times its recalibration ratio.
+    """Seconds of a step with every layout, as :func:`predicted` has them.
 
     Where nothing is recalibrated, steps beyond ``above`` seconds may be infinite.
     """
     if not search_spec.recalibration:
         return performance.step_times(problem, layouts, above)
-    table = performance.estimate(problem, layouts)
-    total = table.step_time_N.copy()
-    for name, ratio in search_spec.recalibration.items():
-        total += (ratio - 1) * table.components[COMPONENT_OF_RATIO[name]]
-    return total
+    return predicted(problem, search_spec, layouts).step_time_N
+
+
+def predicted(problem: Problem, search_spec: SearchSpec, layouts: Layouts) -> TimeTable:
+    """The step of every layout and where its time goes, each component times its recalibration ratio."""
+    times = performance.estimate(problem, layouts)
+    if not search_spec.recalibration:
+        return times
+    components = recalibrated(times.components, search_spec.recalibration)
+    change = sum(components[name] - times.components[name] for name in components)
+    return TimeTable(times.step_time_N + change, components)
+
+
+Seconds = TypeVar("Seconds", float, Array)
+
+
+def recalibrated(components: Mapping[str, Seconds], ratios: Mapping[str, float]) -> dict[str, Seconds]:
+    """Seconds by component, each times its ratio; what a simulation shows as imbalance the model counts as bubble."""
+    factors = {COMPONENT_OF_RATIO[name]: ratio for name, ratio in ratios.items()}
+    factors["imbalance"] = factors.get("bubble", 1.0)
+    return {name: seconds * factors.get(name, 1.0) for name, seconds in components.items()}
+
+
+def ratios_text(ratios: Mapping[str, float]) -> str:
+    """What a recalibration multiplies, for people."""
+    return ", ".join(f"{name} × {ratio:g}" for name, ratio in ratios.items())
 
 
 class _Closest:
@@ -204,76 +215,3 @@ class _Closest:
         i = int(peak_N.argmin())
         if peak_N[i] < self.peak:
             self.layout, self.peak = layouts.take(np.array([i])), float(peak_N[i])
-
-
-def nothing_legal(problem: Problem, search_spec: SearchSpec, removed: dict[str, int]) -> str:
-    """Which rules left nothing, those that removed most first, why the first is there, and what would leave layouts."""
-    counts = sorted(((count, name) for name, count in removed.items() if count), reverse=True)
-    blame = "; ".join(f"{name!r} removed {count:,}" for count, name in counts[:3])
-    reasons = {rule.name: rule.reason for rule in rules(problem, search_spec)}
-    needed = f"; needed: {reasons[counts[0][1]]}" if counts and counts[0][1] in reasons else ""
-    wider = _relaxations(problem, search_spec)
-    offered = f"; layouts would be left by {', or by '.join(wider)}" if wider else ""
-    return f"no layout satisfies every rule: {blame or 'no degrees divide the devices'}{needed}{offered}"
-
-
-MOST_RELAXATIONS = 3
-
-
-def _relaxations(problem: Problem, search_spec: SearchSpec) -> list[str]:
-    """Single restrictions of the question whose absence leaves layouts: constraints, asked values, the batch."""
-
-    def leaves_some(asked: Problem, spec: SearchSpec) -> bool:
-        return next(blocks_of(asked, spec), None) is not None
-
-    found = []
-    for text in search_spec.constraints:
-        rest = tuple(other for other in search_spec.constraints if other != text)
-        if leaves_some(problem, replace(search_spec, constraints=rest)):
-            found.append(f"dropping the constraint {text!r}")
-    for name, values in search_spec.candidates.items():
-        if values is None:
-            continue
-        rest_of = {key: given for key, given in search_spec.candidates.items() if key != name}
-        if leaves_some(problem, replace(search_spec, candidates=rest_of)):
-            found.append(f"other values of {name} than {', '.join(str(value) for value in values)}")
-    batch = problem.training.global_batch
-    for near in sorted(range(max(1, batch - NEAR_BATCHES), batch + NEAR_BATCHES + 1), key=lambda x: abs(x - batch)):
-        if found or near == batch:
-            continue
-        asked = replace(problem, training=replace(problem.training, global_batch=near))
-        if leaves_some(asked, search_spec):
-            found.append(f"a global batch of {near}")
-    return found[:MOST_RELAXATIONS]
-
-
-NEAR_BATCHES = 64
-"""How far from the asked batch a legal one is looked for."""
-
-
-def nothing_fits(problem: Problem, search_spec: SearchSpec, layout: Layouts, peak: float, candidates: int) -> str:
-    """By how much the closest layout misses the budget, and what would help."""
-    budget = limit(problem, search_spec)
-    parts = memory.estimate(problem, layout).components
-    largest = max(parts, key=lambda name: float(parts[name][0]))
-    row = layout_json(layout.row(0))
-    help_with = []
-    if row["recompute"] != "full":
-        help_with.append("more recompute (allow recompute: full)")
-    if row["mbs"] > 1:
-        help_with.append(f"a smaller micro-batch (now {row['mbs']})")
-    if row["zero_stage"] < 3 and row["dp"] * row["cp"] > 1:
-        help_with.append("more sharding (zero_stage 3)")
-    static = sum(float(parts[name][0]) for name in ("parameters", "gradients", "optimizer"))
-    rest = budget - (peak - static)
-    if rest > 0:
-        help_with.append(f"more devices (about {static / rest:.1f} times as many)")
-    help_with.append(f"a memory budget of {peak / GIB:.2f} GiB a device")
-    name = " ".join(
-        f"{key}={row[key]}" for key in ("dp", "tp", "cp", "ep", "pp", "vpp", "mbs", "zero_stage", "recompute")
-    )
-    return (
-        f"none of {candidates:,} layouts fits {budget / GIB:.2f} GiB a device: the closest ({name}) needs"
-        f" {peak / GIB:.2f} GiB, {(peak - budget) / GIB:.2f} GiB too much, most of it {largest}"
-        f" ({float(parts[largest][0]) / GIB:.2f} GiB); what would help: {', '.join(help_with)}"
-    )

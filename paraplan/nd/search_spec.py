@@ -1,11 +1,12 @@
 """What is searched: for every dimension a fixed value, a list of candidates, or ``auto``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES
+from paraplan.problem import Problem
 
 AUTO = None
 """Candidates follow from the model, the cluster and the batch."""
@@ -48,6 +49,25 @@ class SearchSpec:
     def values(self, dimension: str) -> tuple[int, ...] | None:
         """The candidates of a dimension, None where they are automatic."""
         return self.candidates.get(dimension, UNSEARCHED.get(dimension))
+
+    def fixed(self) -> dict[str, int]:
+        """The dimensions that the configuration holds at one value."""
+        return {name: values[0] for name, values in self.candidates.items() if values is not None and len(values) == 1}
+
+
+def limit(problem: Problem, search: SearchSpec) -> float:
+    """Bytes a layout may use: the budget less what is kept back for balancing."""
+    return problem.cluster.memory_budget - search.reserve_bytes
+
+
+def word(dimension: str, value: int) -> int | str:
+    """A dimension's value as people write it: the word where there is one."""
+    return NAMES[dimension][value] if dimension in NAMES else value
+
+
+def words(row: Mapping[str, int], names: Iterable[str], between: str = " ") -> str:
+    """Dimensions of a layout as they are printed and read back: ``tp=8 recompute=full``."""
+    return between.join(f"{name}={word(name, row[name])}" for name in names)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -1,31 +1,39 @@
 """Whether the winner stays the winner when the hardware is 10 % off, and which layout overtakes it if not."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from paraplan import memory, performance
+import numpy as np
+
 from paraplan.clusters.spec import ClusterSpec
+from paraplan.errors import NoAnswerError
+from paraplan.layouts import Layouts
 from paraplan.nd.ranking import FOLDED
-from paraplan.nd.search import SearchResult, search
-from paraplan.nd.search_spec import SearchSpec
+from paraplan.nd.search import SearchResult
 from paraplan.problem import Problem
 
 STEP = 0.10
 
+Answer = Callable[[Problem], SearchResult]
+"""The search that found the winner, on other hardware."""
 
-def sensitivity(problem: Problem, search_spec: SearchSpec, found: SearchResult) -> list[dict[str, str]]:
+Step = Callable[[Problem, Layouts], tuple[float, bool]]
+"""Seconds of a layout's step, as that search has them, and whether it fits."""
+
+
+def sensitivity(problem: Problem, found: SearchResult, answer: Answer, step_of: Step) -> list[dict[str, str]]:
     """One line for each change of bandwidth, memory and efficiency by ±10 %."""
-    winner = found.ranked.layouts.take([0])  # type: ignore[arg-type]
+    winner = found.ranked.layouts.take(np.array([0]))
     name = _name(winner.row(0))
     lines = []
     for change, changed in _changes(problem):
-        best = search(changed, search_spec, None, 1)
-        overtaking = _name(best.ranked.layouts.row(0))
-        before = float(performance.step_times(changed, winner)[0])
-        now = float(best.ranked.step_time_N[0])
-        fits = (
-            float(memory.estimate(changed, winner).peak_N[0])
-            <= changed.cluster.memory_budget - search_spec.reserve_bytes
-        )
+        try:
+            best = answer(changed).ranked
+        except NoAnswerError:
+            lines.append({"change": change, "effect": "nothing fits"})
+            continue
+        overtaking, now = _name(best.layouts.row(0)), float(best.step_time_N[0])
+        before, fits = step_of(changed, winner)
         if overtaking == name:
             effect = f"the winner stays, {now / float(found.ranked.step_time_N[0]) - 1:+.1%}"
         elif not fits:

@@ -61,8 +61,30 @@ def blocks_of(
     problem: Problem, search: SearchSpec, removed: dict[str, int] | None = None, block_rows: int = BLOCK_ROWS
 ) -> Iterator[Layouts]:
     """Legal layouts in blocks of about ``block_rows``; adds to ``removed`` what each rule removed."""
-    counts = removed if removed is not None else {}
-    joining = _Joining(problem, search, counts)
+    yield from _blocks(_Joining(rules(problem, search), problem, search, removed), block_rows)
+
+
+def barrier(problem: Problem, search: SearchSpec) -> dict[str, int]:
+    """Of a space without layouts the rules that ended it, with how many combinations each removed there.
+
+    They are those that the combinations which got furthest broke: of these the ones without which there would be
+    layouts, if there are such.
+    """
+    every = rules(problem, search)
+    joining = _Joining(every, problem, search)
+    for _ in _blocks(joining, BLOCK_ROWS):
+        pass
+    ended = joining.ended[max(joining.ended)]
+
+    def binds(name: str) -> bool:
+        others = tuple(rule for rule in every if rule.name != name)
+        return next(_blocks(_Joining(others, problem, search), BLOCK_ROWS), None) is not None
+
+    binding = [name for name in ended if len(ended) > 1 and binds(name)]
+    return {name: ended[name] for name in binding} or ended
+
+
+def _blocks(joining: "_Joining", block_rows: int) -> Iterator[Layouts]:
     degrees = joining.degrees()
     total = len(degrees["tp"])
     # Aim at the block size by the rows that the last degrees grew to.
@@ -81,12 +103,20 @@ def blocks_of(
 class _Joining:
     """One enumeration."""
 
-    def __init__(self, problem: Problem, search: SearchSpec, removed: dict[str, int]) -> None:
-        self.problem, self.search, self.removed = problem, search, removed
-        self.rules = rules(problem, search)
+    def __init__(
+        self, every: tuple[Rule, ...], problem: Problem, search: SearchSpec, removed: dict[str, int] | None = None
+    ) -> None:
+        self.problem, self.search, self.rules = problem, search, every
+        self.removed = removed = {} if removed is None else removed
         for found in self.rules:
             removed.setdefault(found.name, 0)
         self.steps = self._plan()
+        self.ended: dict[int, dict[str, int]] = {}
+        """Position of a dimension to the combinations that each rule removed there; -1: before any joined."""
+
+    def _remove(self, position: int, name: str, count: int) -> None:
+        at = self.ended.setdefault(position, {})
+        at[name] = at.get(name, 0) + count
 
     def _plan(self) -> list[tuple[str, list[Rule], int]]:
         """For each dimension the rules that it completes, and how many combinations the later ones stand for."""
@@ -122,13 +152,15 @@ class _Joining:
         )
         columns = {"tp": tp.reshape(-1), "cp": cp.reshape(-1), "pp": pp.reshape(-1)}
         product = columns["tp"] * columns["cp"] * columns["pp"]
+        if (product > devices).any():
+            self._remove(-1, "devices", int(np.count_nonzero(product > devices)))
         return {name: column[product <= devices] for name, column in columns.items()}
 
     def joined(self, columns: dict[str, IntArray], block_rows: int, position: int = 0) -> Iterator[Layouts]:
         """Every legal row that starts with ``columns``, the dimensions before ``position`` joined, in blocks."""
         for i in range(position, len(self.steps)):
             dimension, ready, later = self.steps[i]
-            rows, column = self._choices(columns, dimension)
+            rows, column = self._choices(columns, i, dimension)
             if len(rows) > max(LARGEST * block_rows, len(columns["tp"])) and len(columns["tp"]) > 1:
                 size = max(1, LARGEST * block_rows * len(columns["tp"]) // len(rows))
                 for start in range(0, len(columns["tp"]), size):
@@ -139,8 +171,11 @@ class _Joining:
             legal = np.ones(len(rows), dtype=bool)
             for found in ready:
                 keep = found.holds(grown)
-                self.removed[found.name] += int(np.count_nonzero(legal & ~keep)) * later
-                legal &= keep
+                count = int(np.count_nonzero(legal & ~keep))
+                if count:
+                    self.removed[found.name] += count * later
+                    self._remove(i, found.name, count)
+                    legal &= keep
             # Columns are copied once, when it is known which rows stay; not where all stay as they are.
             if len(rows) != len(columns["tp"]) or not legal.all():
                 rows, column = rows[legal], column[legal]
@@ -150,7 +185,9 @@ class _Joining:
             columns = {**columns, dimension: column}
         yield Layouts(**columns)
 
-    def _choices(self, columns: dict[str, IntArray], dimension: str) -> tuple[npt.NDArray[np.intp], IntArray]:
+    def _choices(
+        self, columns: dict[str, IntArray], position: int, dimension: str
+    ) -> tuple[npt.NDArray[np.intp], IntArray]:
         """The rows of ``columns``, repeated for every value of ``dimension``, and the values."""
         values = self.search.values(dimension)
         dependent = DEPENDENT.get(dimension)
@@ -160,7 +197,10 @@ class _Joining:
             column = DEPENDENT[dimension](self.problem, columns)[0]
             keep = np.isin(column, np.array(values))
             name = f"{dimension} asked for"
-            self.removed[name] = self.removed.get(name, 0) + int((~keep).sum())
+            count = int((~keep).sum())
+            self.removed[name] = self.removed.get(name, 0) + count
+            if count:
+                self._remove(position, name, count)
             return every[keep], column[keep]
         if values is None and dependent is not None:
             choices = np.stack(dependent(self.problem, columns), axis=1)

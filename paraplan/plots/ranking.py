@@ -77,7 +77,9 @@ def ranking_figure(plans: Sequence[RankedPlan], memory_limit_gib: float, title: 
     time_axes.set_yticks(range(len(shown)), [f"{plan.rank}.  {plan.name}" for plan in shown], fontsize=9)
     time_axes.invert_yaxis()
 
-    heaviest = max(max(sum(plan.memory_gib.values()), plan.peak_memory_gib) for plan in shown)
+    heaviest = max(
+        max(sum(plan.memory_gib.get(name, 0.0) for name in MEMORY_STYLES), plan.peak_memory_gib) for plan in shown
+    )
     _bars(figure, memory_axes, [plan.memory_gib for plan in shown], MEMORY_STYLES, heaviest)
     for y, plan in enumerate(shown):
         memory_axes.plot([plan.peak_memory_gib] * 2, [y - 0.36, y + 0.36], color="black", linewidth=2)

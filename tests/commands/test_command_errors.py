@@ -146,6 +146,7 @@ def test_nothing_fits_is_no_answer(capsys: pytest.CaptureFixture[str], tmp_path:
     path.write_text(GOOD.replace("llama3-8b", "llama3-405b"))
     status, _, err = run(capsys, "nd", "-y", str(path))
     assert status == 1
+    assert err.startswith(f"{path}: none of ")
     assert "GiB too much" in err
     assert "more devices" in err
 

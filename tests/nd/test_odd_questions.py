@@ -1,5 +1,6 @@
 """Unusual clusters, batches and shapes give the right space or a clear reason; what must hold for every search."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from paraplan import memory, performance
 from paraplan.cli import main
 from paraplan.clusters import load_device, make_cluster
-from paraplan.errors import InputError
+from paraplan.errors import InputError, NoAnswerError
 from paraplan.frameworks import load_framework
+from paraplan.layouts import SCHEDULES
 from paraplan.models import load_model
 from paraplan.models.spec import LayerGroup
 from paraplan.nd import SearchSpec, enumerate_space, search
@@ -98,6 +100,51 @@ def test_nothing_legal_offers_the_nearest_relaxation() -> None:
         search(problem, SearchSpec({"dp": (8,), "pp": (4,)}))
     with pytest.raises(InputError, match="left by other values of dp than 8"):
         search(replace(problem, training=replace(problem.training, global_batch=7)), SearchSpec({"dp": (8,)}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        ({"op": (3,)}, "optimizer sharding"),
+        ({"recompute_layers": (0,)}, "recomputed layers"),
+        ({"ep": (2,)}, "ep needs experts"),
+        ({"tp": (16,)}, "devices"),
+        ({"schedule": (SCHEDULES.index("zb-v"),)}, "schedule of the framework"),
+    ],
+)
+def test_nothing_legal_names_the_rule_that_binds(asked: dict[str, tuple[int, ...]], rule: str) -> None:
+    problem = problem_of("llama3-8b", "h100", 8, 16)
+    reason = next(one.reason for one in rules(problem, SearchSpec()) if one.name == rule)
+    told = rf"every rule: '{rule}' removed [\d,]+; needed: {re.escape(reason)}; layouts would be left by other values"
+    with pytest.raises(InputError, match=told):
+        search(problem, SearchSpec(asked))
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "enough"), [("mixtral-8x22b", 16, 32), ("gpt3-175b", 16, 64), ("deepseek-v3", 64, 256)]
+)
+def test_nothing_fits_advises_devices_that_do(model: str, devices: int, enough: int) -> None:
+    with pytest.raises(NoAnswerError, match=rf"help: more devices: {enough} \(\d+ times as many\)$"):
+        search(problem_of(model, "h100", devices, 16), SearchSpec())
+    assert search(problem_of(model, "h100", enough, 16), SearchSpec()).fitting
+
+
+def test_nothing_fits_advises_a_budget_that_does() -> None:
+    problem = problem_of("llama3-8b", "h100", 8, 16)
+    tight = replace(problem, cluster=replace(problem.cluster, memory_budget=10e9))
+    with pytest.raises(NoAnswerError) as refused:
+        search(tight, SearchSpec(reserve_bytes=2.0**30))
+    advised = re.search(r"a memory budget of ([\d.]+) GiB a device$", str(refused.value))
+    assert advised is not None
+    wider = replace(problem, cluster=replace(problem.cluster, memory_budget=float(advised[1]) * 2**30))
+    assert search(wider, SearchSpec(reserve_bytes=2.0**30)).fitting
+
+
+def test_nothing_fits_advises_several_changes_where_one_is_not_enough() -> None:
+    problem = problem_of("llama3-8b", "h100", 8, 16)
+    tight = replace(problem, cluster=replace(problem.cluster, memory_budget=20 * 2.0**30))
+    with pytest.raises(NoAnswerError, match=r"help: dropping several restrictions of the search at once$"):
+        search(tight, SearchSpec({"recompute": (0,), "tp": (1,), "mbs": (16,), "pp": (2,)}))
 
 
 def test_batch_alone_in_the_way_names_the_nearest_one() -> None:

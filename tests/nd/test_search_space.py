@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paraplan import performance
 from paraplan.clusters import load_device, make_cluster
 from paraplan.errors import InputError, NoAnswerError
 from paraplan.frameworks import load_framework
@@ -149,6 +150,7 @@ def test_every_rule_can_be_the_reason() -> None:
         (dense, {"schedule": 3}, "one schedule without pipeline"),
         (dense, {"pp": 4, "vpp": 2, "mbs": 2, "dp": 16, "mb": 2}, "interleaving in groups"),
         (dense, {"pp": 2, "vpp": 2, "schedule": 6, "mb": 2, "dp": 32}, "V schedules fill both ways"),
+        (dense, {"pp": 2, "vpp": 2, "schedule": 6}, "schedule of the framework"),
         (dense, {"tp": 1, "sp": 1}, "sp needs tp"),
         (problem_of(sequence=4094, devices=64, batch=64), {"tp": 4, "sp": 1}, "sequence over sp"),
         (sparse, {"tp": 2, "ep": 2, "sp": 0}, "experts need sp"),
@@ -178,10 +180,27 @@ def test_explanation_of_a_legal_layout_names_memory_and_time() -> None:
     assert any("too much; most of it" in line for line in tight.lines)
 
 
+def test_explanation_and_ranking_are_recalibrated_alike() -> None:
+    problem = problem_of(devices=8, batch=16)
+    spec = SearchSpec(recalibration={"COMPUTE": 2.0, "DP_COMM": 3.0})
+    found = search(problem, spec)
+    plain = performance.estimate(problem, found.ranked.layouts)
+    expected = plain.step_time_N + plain.components["compute"] + 2 * plain.components["dp_comm"]
+    assert found.ranked.step_time_N == pytest.approx(expected)
+    assert sum(found.times.components.values()) == pytest.approx(expected)
+    own = dict(found.ranked.layouts.row(0))
+    lines = explain(problem, spec, own, found.ranked).lines
+    assert f"step {expected[0]:.4g} s, recalibrated: COMPUTE × 2, DP_COMM × 3" in lines
+    assert any(line.startswith(f"+0.0% against the winner, {expected[0]:.4g} s") for line in lines)
+    assert front(problem, spec).step_time_N[0] <= expected[0]
+    assert front(problem, spec).step_time_N[0] > plain.step_time_N.max()
+
+
 def test_nothing_fits_says_by_how_much_and_what_would_help() -> None:
-    problem = problem_of("llama3-70b", 8, 8)
-    spec = SearchSpec({"recompute": (0,), "zero_stage": (1,)})
-    with pytest.raises(NoAnswerError, match=r"none of [\d,]+ layouts fits 80.00 GiB .* GiB too much.*more recompute"):
+    problem = problem_of("llama3-8b", 8, 16, budget=30)
+    spec = SearchSpec({"recompute": (0,), "mbs": (4,), "tp": (1,)})
+    told = r"none of [\d,]+ layouts fits 30.00 GiB .* GiB too much.*help: other values of recompute than none, or .*tp"
+    with pytest.raises(NoAnswerError, match=told):
         search(problem, spec)
     with pytest.raises(InputError, match="no layout satisfies every rule: 'batch over dp and mbs'"):
         search(problem_of(devices=8, batch=7), SearchSpec({"dp": (8,)}))
@@ -195,6 +214,12 @@ def test_nothing_fits_says_by_how_much_and_what_would_help() -> None:
         ("1 <= mbs < 3 or tp == 1", {"mbs", "tp"}, [True, False]),
         ("recompute == 'full'", {"recompute"}, [False, True]),
         ("MP*2 != devices", {"tp", "devices"}, [True, False]),
+        ("rec != 'none' and 'both' < recompute", {"recompute"}, [False, True]),
+        ("999999999999 * 999999999999 * tp > 0", {"tp"}, [True, True]),
+        # A quotient by zero makes no comparison true, nor its negation; the other side of an "or" still may be.
+        ("tp % 0 != 1", {"tp"}, [False, False]),
+        ("not (tp / 0 > 1)", {"tp"}, [False, False]),
+        ("tp == 4 or tp // (tp - 4) == 2", {"tp"}, [True, True]),
     ],
 )
 def test_expression_holds_row_by_row(text: str, names: set[str], rows: list[bool]) -> None:
@@ -218,6 +243,12 @@ def test_expression_holds_row_by_row(text: str, names: set[str], rows: list[bool
         "[tp] == 1",
         "x == 1",
         "tp == 'ful'",
+        "tp == 'full'",
+        "recompute == 'ring'",
+        "recompute + 'full' == 4",
+        "'full' == 'full'",
+        "recompute == schedule == 'full'",
+        "tp * 1000000000001 > 0",
         "open('x') == 1",
         "",
     ],
@@ -235,8 +266,6 @@ def test_division_by_zero_in_a_constraint_removes_the_row() -> None:
 def test_ranking_does_not_depend_on_the_order_of_the_input() -> None:
     problem = problem_of(devices=16, batch=32)
     layouts, peaks = filter_memory(problem, enumerate_space(problem, SearchSpec()).layouts, SearchSpec())
-    from paraplan import performance
-
     seconds = performance.step_times(problem, layouts)
     first = [layouts.row(i) for i in rank(layouts, seconds, 10)]
     shuffled = np.random.default_rng(0).permutation(len(layouts))
