@@ -85,7 +85,7 @@ def labels(path: Path) -> dict[str, float]:
 DEVICE_FAMILIES = (("a100-40gb-sxm", "a100-80gb-sxm"), ("h100-80gb-sxm", "h200-141gb-sxm"), ("b200-180gb-sxm",))
 """Device types with more than one source, and those that share their constants."""
 
-NEUTRAL = Efficiency(fp8=1.0, matmul=0.65, attention=0.5, attention_flash2=0.35, intra_link=0.7, launch_seconds=6e-6)
+NEUTRAL = Efficiency(matmul=0.65, attention=0.5, attention_flash2=0.35, intra_link=0.7, launch_seconds=6e-6)
 
 
 def predicted_with(found: list[Answer], efficiency: Efficiency) -> np.ndarray:
@@ -109,7 +109,8 @@ def left_out(rows: list[dict], source: str, devices: tuple[str, ...]) -> tuple[s
     weights = np.array([1 / sizes[row["group"]] for row in fitted_on])
     answers = [row["found"] for row in fitted_on]
     measured = np.array([row["measured"] for row in fitted_on])
-    start = replace(NEUTRAL, fp4=fitted_on[0]["found"].problem.cluster.device.efficiency.fp4)
+    known = fitted_on[0]["found"].problem.cluster.device.efficiency
+    start = replace(NEUTRAL, fp8=known.fp8, fp4=known.fp4)
     constants = calibrate(start, lambda tried: predicted_with(answers, tried), measured, weights).efficiency
     left = [row for row in own if row["source"] == source]
     without, with_all = defaultdict(list), defaultdict(list)

@@ -149,8 +149,6 @@ def _check(device: DeviceSpec, where: str) -> None:
     efficiency = device.efficiency
     for field in (
         "matmul",
-        "fp8",
-        "fp4",
         "attention",
         "attention_flash2",
         "memory_bandwidth",
@@ -161,6 +159,12 @@ def _check(device: DeviceSpec, where: str) -> None:
         if not 0 < value <= 1:
             raise InputError(
                 f"{where}: efficiency.{field}: {value:g} found, a share of more than 0 and at most 1 is needed"
+            )
+    for field in ("fp8", "fp4"):
+        if not 0 < getattr(efficiency, field) * efficiency.matmul <= 1:
+            raise InputError(
+                f"{where}: efficiency.{field}: {getattr(efficiency, field):g} found, more than 0 is needed and at most"
+                f" {1 / efficiency.matmul:.3g}, which with matmul is the whole peak"
             )
     if not 0 <= efficiency.fragmentation < 0.5:
         raise InputError(f"{where}: efficiency.fragmentation: {efficiency.fragmentation:g} found, 0 to 0.5 is allowed")
