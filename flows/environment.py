@@ -4,8 +4,8 @@ Prefect reads its settings from environment variables while it is imported, so t
 first ``import prefect``: :mod:`flows` calls :func:`prepare` when it is imported. What the user has set wins.
 """
 
-import contextlib
 import os
+import warnings
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -45,5 +45,8 @@ def prepare() -> None:
     """Set the defaults that the user has not set, and make the home, which Prefect makes only one level deep."""
     for name, value in defaults().items():
         os.environ.setdefault(name, value)
-    with contextlib.suppress(OSError):
+    try:
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+    except OSError:
+        # The commands refuse such a folder with one line; Prefect would add its own two.
+        warnings.filterwarnings("ignore", "Failed to create the Prefect home directory")

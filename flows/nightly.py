@@ -15,7 +15,7 @@ from prefect import flow, get_run_logger, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.plan import plan, versions
+from flows.plan import STOPPED, leave, plan, versions
 from flows.server import prefect_api, wait_until_recorded
 from paraplan.configuration import load_plan
 from paraplan.documents import write_whole
@@ -178,9 +178,12 @@ def main() -> int:
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; finished plans are kept\n")
+        return STOPPED
     sys.stdout.write(f"{state.message}\n")
     return 0 if state.is_completed() else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

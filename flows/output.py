@@ -1,15 +1,44 @@
 """The folder of one plan: every file written whole, ``plan.json`` last, nothing left of an earlier answer."""
 
 import base64
+import contextlib
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from paraplan.documents import write_whole
+from paraplan.documents import make_folder, write_whole
+from paraplan.errors import InputError
+
+FILES = ("plan.json", "candidates.csv", "ranking.png", "report.md")
+"""What every plan puts into its folder, beside a folder for each ranked layout."""
 
 PLAN_FOLDER = re.compile(r"\d+-tp\d+\S*")
 """Folders named by :func:`paraplan.plan_document.layout_name` with the rank in front."""
+
+
+def require_writable(folder: Path) -> None:
+    """Check, before anything is computed, that a folder can be made and takes files; nothing of the check is left.
+
+    Raises:
+        InputError: it cannot, or a folder stands where a file of the plan goes.
+    """
+    try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        try:
+            make_folder(folder)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        finally:
+            for made in missing:
+                with contextlib.suppress(OSError):
+                    made.rmdir()
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    for name in FILES:
+        if (folder / name).is_dir():
+            raise InputError(f"{folder / name}: is a folder, a file is to be written there")
 
 
 def write_files(folder: Path, files: Mapping[str, str], images: Mapping[str, str]) -> list[Path]:

@@ -1,6 +1,5 @@
 """From a plan config to ranked plans: ``python -m flows.plan CONFIG [-o DIR] [--top T] [--no-cache]``."""
 
-import argparse
 import base64
 import importlib.metadata
 import os
@@ -9,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
 from prefect import flow, get_run_logger, runtime
@@ -20,8 +19,9 @@ from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from flows.output import write_files
+from flows.output import require_writable, write_files
 from flows.server import prefect_api, wait_until_recorded
+from paraplan.commands.arguments import Parser, positive
 from paraplan.configuration import PlanConfig, load_plan
 from paraplan.errors import InputError, ParaplanError
 from paraplan.plan_document import RankedPlan
@@ -46,6 +46,18 @@ COMPUTING_MODULES = ("paraplan.nd", "paraplan.memory", "paraplan.performance", "
 
 BAD_INPUT, NO_ANSWER = "Bad input", "No answer"
 EXIT_STATUS = {BAD_INPUT: InputError.exit_status, NO_ANSWER: 1}
+STOPPED = 130
+"""Exit status after Ctrl-C."""
+
+
+class _Steps(ThreadPoolTaskRunner[Any]):
+    """Threads for the steps, that an interrupt does not wait for: a solver would go on to its limit of time."""
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if exc_type is KeyboardInterrupt and self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+        super().__exit__(exc_type, exc_value, traceback)
 
 
 class _Stopped(Exception):
@@ -63,7 +75,7 @@ def _run_name() -> str:
 @flow(
     name="plan",
     flow_run_name=_run_name,
-    task_runner=ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1),  # type: ignore[arg-type] # invariant future type
+    task_runner=_Steps(max_workers=os.cpu_count() or 1),  # type: ignore[arg-type] # invariant future type
     persist_result=False,
 )
 def plan(
@@ -84,14 +96,19 @@ def plan(
         asked = load_plan(Path(config))
         # Where the file lies is not part of the question: two copies of it share every cached step.
         asked = replace(asked, path=Path(asked.path.name))
+        folder = _folder(output, asked)
+        require_writable(folder)
+        with temporary_settings({PREFECT_TASKS_REFRESH_CACHE: not use_cache}):
+            return _plan(asked, folder, top or asked.search.top)
     except ParaplanError as error:
         return Failed(name=BAD_INPUT, message=str(error))
-    try:
-        with temporary_settings({PREFECT_TASKS_REFRESH_CACHE: not use_cache}):
-            return _plan(asked, Path(output or f"runs/{asked.name}"), top or asked.search.top)
     except _Stopped as stopped:
         publish(f"{asked.name}-report", f"no plan: {stopped}", f"# {asked.name}\n\n{stopped}\n")
         return Failed(name=stopped.name, message=f"{config}: {stopped}")
+
+
+def _folder(output: str | None, config: PlanConfig) -> Path:
+    return Path(output or f"runs/{config.name}")
 
 
 def _plan(config: PlanConfig, folder: Path, top: int) -> State[Any]:
@@ -270,16 +287,17 @@ def versions() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the flow and print the ranked plans; gives the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m flows.plan", description="Plan one model on one cluster.")
+    parser = Parser(prog="python -m flows.plan", description="Plan one model on one cluster.", allow_abbrev=False)
     parser.add_argument("config", metavar="CONFIG", help=f"plan config, e.g. {DEFAULT_CONFIG}")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder for the files (runs/<config name>)")
-    parser.add_argument("--top", type=int, metavar="T", help="layouts to balance and simulate (the config's number)")
+    parser.add_argument(
+        "--top", type=positive, metavar="T", help="layouts to balance and simulate (the config's number)"
+    )
     parser.add_argument("--no-cache", action="store_true", help="compute every step again")
-    given = parser.parse_args(arguments)
     try:
-        if given.top is not None and given.top < 1:
-            raise InputError(f"--top: found {given.top}, allowed: 1 or more")
-        load_plan(Path(given.config))  # A mistake in the config is told before a server is started.
+        given = parser.parse_args(arguments)
+        # What can be told before a server is started.
+        require_writable(_folder(given.output, load_plan(Path(given.config))))
         with prefect_api():
             state = plan(given.config, given.output, given.top, not given.no_cache, return_state=True)
             if state.state_details.flow_run_id and not wait_until_recorded(state.state_details.flow_run_id):
@@ -290,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         sys.stderr.write("stopped; finished steps are kept and the next run goes on from there\n")
-        return 130
+        return STOPPED
 
 
 def _tell(state: State[Any]) -> int:
@@ -306,5 +324,14 @@ def _tell(state: State[Any]) -> int:
     return 0
 
 
+def leave(status: int) -> NoReturn:
+    """End the process, after an interrupt without the threads that still compute or talk to a server that is gone."""
+    if status == STOPPED:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flows.environment import PROJECT, state_folder
+from flows.output import require_writable
 from paraplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,8 +112,9 @@ def prefect_api() -> Iterator[str]:
     """Point Prefect at an API for the duration of the block and give its URL.
 
     Raises:
-        InputError: ``PREFECT_API_URL`` is set but nothing answers there.
+        InputError: the state folder cannot be written, or ``PREFECT_API_URL`` is set but nothing answers there.
     """
+    require_writable(state_folder())
     given = os.environ.get("PREFECT_API_URL")
     if given:
         if not healthy(given, timeout=10):

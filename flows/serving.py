@@ -3,7 +3,6 @@
 Both may be called at any time and any number of times: ``start`` starts what is not running, ``stop`` ends what is.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.environment import PROJECT, state_folder
+from flows.output import require_writable
 from flows.server import healthy, start
+from paraplan.commands.arguments import Parser
 from paraplan.documents import write_whole
 from paraplan.errors import InputError, ParaplanError
 
@@ -30,6 +31,7 @@ STOP_SECONDS = 40.0
 
 def serve(port: int) -> str:
     """Start what is not running; gives the address of the interface."""
+    require_writable(state_folder())
     folder = state_folder() / "serve"
     server = _running(folder / "server.json")
     if server is None or not healthy(server["url"], timeout=10):
@@ -131,11 +133,11 @@ def _end(path: Path) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command behind ``make serve`` and ``make stop``."""
-    parser = argparse.ArgumentParser(prog="python -m flows.serving", description="Start or stop the local service.")
+    parser = Parser(prog="python -m flows.serving", description="Start or stop the local service.")
     parser.add_argument("action", choices=("start", "stop"))
     parser.add_argument("--port", type=int, default=PORT, help=f"loopback port of the server ({PORT})")
-    given = parser.parse_args(arguments)
     try:
+        given = parser.parse_args(arguments)
         if given.action == "stop":
             ended = stop()
             sys.stdout.write(f"stopped: {', '.join(ended)}\n" if ended else "nothing was running\n")

@@ -71,13 +71,13 @@ def is_file(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """The text of a file, without the mark that some editors and spreadsheets put in front.
 
     Raises:
         InputError: it is missing, a folder, unreadable or not UTF-8 text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -133,23 +133,43 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
     return value
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{path}: a file stands in the way, a folder is needed") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made ({error.strerror or error})") from None
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write beside and rename, so that no reader ever sees half a file.
 
+    A link stays and the file it leads to is replaced; a device or a pipe is written to, for it cannot be replaced.
+
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the file cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        target = Path(os.path.realpath(path))
+        make_folder(target.parent)
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
             umask = os.umask(0)
             os.umask(umask)
             Path(beside).chmod(0o666 & ~umask)
-            Path(beside).replace(path)
+            Path(beside).replace(target)
         except BaseException:
             Path(beside).unlink(missing_ok=True)
             raise

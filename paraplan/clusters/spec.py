@@ -35,7 +35,7 @@ class Efficiency:
     matmul: float = 0.80
     """Achievable share of the peak FLOP/s for large matrix products."""
     fp8: float = 0.80
-    """What 8-bit products reach of :attr:`matmul`, scaling included; above 1 where the power limit slows 16-bit ones."""
+    """What 8-bit products reach of :attr:`matmul`, scaling included; above 1 where power limits 16-bit ones."""
     fp4: float = 0.60
     """What 4-bit products reach of :attr:`matmul`, scaling included."""
     attention: float = 0.60

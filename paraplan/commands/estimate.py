@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from paraplan.commands.arguments import Parser, filled, settings
-from paraplan.errors import InputError
+from paraplan.errors import InputError, NoAnswerError
 
 GIB = 2.0**30
 
@@ -22,7 +22,9 @@ def add_arguments(parser: Parser) -> None:
         help="a dimension of the layout, e.g. tp=8",
     )
     parser.add_argument("--table", type=filled, metavar="RUNS.csv", help="a table of runs, one layout a row")
-    parser.add_argument("--output", type=filled, metavar="OUT.csv", help="where the table's answers go")
+    parser.add_argument(
+        "--output", type=filled, metavar="OUT.csv", help="where the table's answers go; -: standard output"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
@@ -44,12 +46,14 @@ def _table(arguments: argparse.Namespace) -> int:
 
     if not arguments.output:
         raise InputError("paraplan estimate: --output: missing, a file for the answers is needed")
+    if arguments.json and arguments.output == "-":
+        raise InputError("paraplan estimate: --json: standard output takes the table, a file as --output is needed")
     answered, refused = estimate_table(Path(arguments.table), Path(arguments.output))
     if arguments.json:
         sys.stdout.write(json.dumps({"answered": answered, "refused": refused, "output": arguments.output}) + "\n")
     else:
         sys.stderr.write(f"{answered} rows answered, {refused} with an error, {arguments.output}\n")
-    return 0
+    return 0 if answered or not refused else NoAnswerError.exit_status
 
 
 def _one(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,13 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from paraplan import memory, performance
-from paraplan.clusters import load_device, make_cluster
+from paraplan.clusters import DeviceSpec, load_device, make_cluster
 from paraplan.documents import read_text, write_whole
 from paraplan.errors import InputError, ParaplanError
 from paraplan.frameworks import FrameworkSpec, load_framework
-from paraplan.layouts import RECOMPUTE, SCHEDULES, Layouts
+from paraplan.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from paraplan.models.catalogue import load_model, model_names
 from paraplan.models.spec import Experts, LayerGroup, ModelSpec
+from paraplan.nd.rules import rules
+from paraplan.nd.search_spec import NAMES, SearchSpec
 from paraplan.performance.metrics import model_flops_per_token
 from paraplan.problem import Problem
 from paraplan.training import Precision, TrainingSpec
@@ -82,17 +85,27 @@ class Answer:
 def estimate_table(path: Path, output: Path) -> tuple[int, int]:
     """Answer every row of ``path`` and write ``output``; returns the rows answered and the rows refused.
 
+    Args:
+        path: The table.
+        output: Where the answers go; ``-`` is standard output.
+
     Raises:
-        InputError: the table cannot be read, or has no ``id`` column.
+        InputError: the table cannot be read, or has no ``id`` column, or the answers would take its place.
     """
     rows = read_rows(path)
+    written = str(output) != "-"
+    if written and output.exists() and output.samefile(path):
+        raise InputError(f"{output}: is the table of runs itself, another file is needed for the answers")
     answers = [answer(row) for row in rows]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(OUTPUT_COLUMNS)
     for row, found in zip(rows, answers, strict=True):
         writer.writerow([row["id"], *_cells(found)])
-    write_whole(output, stream.getvalue())
+    if written:
+        write_whole(output, stream.getvalue())
+    else:
+        sys.stdout.write(stream.getvalue())
     refused = sum(bool(found.error) for found in answers)
     return len(rows) - refused, refused
 
@@ -104,7 +117,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         rows = list(reader)
     except csv.Error as error:
         raise InputError(f"{path}: not a CSV table ({error})") from None
-    if reader.fieldnames is None or "id" not in reader.fieldnames:
+    names = reader.fieldnames or []
+    if len(names) == 1 and ";" in names[0]:
+        raise InputError(f"{path}: columns separated by ';' found, commas are needed")
+    if "id" not in names:
         raise InputError(f"{path}: column id: missing, a header with id, model, hardware, … is needed")
     for row in rows:
         row.pop("beyond the header", None)
@@ -163,21 +179,48 @@ def read_row(cells: Mapping[str, str]) -> Row:
     training = TrainingSpec(
         sequence,
         batch,
-        _precision(cells, device.peak_flops),
+        _precision(cells, device),
         attention_kernel="unfused" if _without_flash(cells, framework) else "flash",
-        fused_norm=_text(cells, "fused_rms_norm", "yes").lower() != "no"
+        fused_norm=_flag(cells, "fused_rms_norm", True)
         and not re.search(r"unfused\s+(rms|layer)?norm", _text(cells, "notes", "").lower()),
     )
     cluster = make_cluster(device, devices, nic * 1e9 if nic else None)
     problem = Problem(model, cluster, training, framework)
-    return Row(problem, _layouts(cells, problem, dp, tp, pp, cp, ep))
+    layouts = _layouts(cells, problem, dp, tp, pp, cp, ep)
+    _require_lawful(problem, layouts)
+    return Row(problem, layouts)
+
+
+def _require_lawful(problem: Problem, layouts: Layouts) -> None:
+    """Check a row by the rules of the search: one of its layouts must satisfy them all.
+
+    Raises:
+        InputError: none does; names the rule that the last one breaks.
+    """
+    columns = {name: getattr(layouts, name) for name in COLUMNS}
+    lawful = np.ones(len(layouts), dtype=bool)
+    for rule in rules(problem, SearchSpec()):
+        if rule.name == "layers over chunks":
+            # Where every chunk has one layer, the tables count the embedding and the head as layers.
+            left = lawful & (layouts.pp * layouts.vpp <= problem.model.layers + 2)
+        else:
+            left = lawful & rule.holds(columns)
+        if not left.any():
+            last = layouts.row(int(np.argmax(lawful)))
+            found = ", ".join(
+                f"{name}={NAMES[name][last[name]] if name in NAMES else last[name]}" for name in sorted(rule.needs)
+            )
+            raise InputError(f"{found} breaks rule '{rule.name}': {rule.reason}")
+        lawful = left
 
 
 def _without_flash(cells: Mapping[str, str], framework: FrameworkSpec) -> bool:
     """Whether a run had no tiled attention kernel: said so, on Megatron-DeepSpeed, or published before it was usual."""
     text = _text(cells, "attention", "").lower()
     if text:
-        return "unfused" in text or "flash" not in text
+        if "flash" not in text and "unfused" not in text:
+            raise InputError(f"attention: {text!r} found, flash or unfused is needed")
+        return "unfused" in text
     return framework.name == "deepspeed" or _published_before(cells, FLASH_SINCE)
 
 
@@ -201,13 +244,14 @@ ASYNC_TENSOR = 0.3
 def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: int, cp: int, ep: int) -> Layouts:
     model, batch = problem.model, problem.training.global_batch
     schedule, name = _text(cells, "schedule", "").lower(), _schedule(cells, pp)
-    stage = _count(cells, "zero_stage", 3 if "fsdp" in schedule else 1, least=0)
-    told = re.search(r"\betp=(\d+)", _text(cells, "notes", "").lower())
+    stage = _count(cells, "zero_stage", 3 if "fsdp" in schedule else 1, least=0, most=3)
+    if dp * cp == 1:
+        stage = 0  # One replica has nothing to shard over, whatever the stage is called.
+    told = re.search(r"\betp=(\d{1,9})\b", _text(cells, "notes", "").lower())
     etp = _count(cells, "etp", int(told.group(1)) if told else 0)
     if not etp:
         etp = tp if ep == 1 or (problem.framework.name != "nemo" and dp * cp % ep == 0) else 1
-    sp_text = _text(cells, "sp", "").lower()
-    sp = (sp_text in ("yes", "true", "1")) if sp_text else (tp > 1 and problem.framework.sequence_parallel)
+    sp = _flag(cells, "sp", problem.framework.sequence_parallel) and tp > 1
     vpp = _count(cells, "vpp", 0)
     if vpp:
         chunks = [vpp]
@@ -236,26 +280,34 @@ def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: i
     return Layouts.of(rows)
 
 
+_SCHEDULES = (
+    ("zb-2p", "zb-h2"),
+    ("zb-1p", "zb-h1"),
+    ("zb-h2", "zb-h2"),
+    ("zb-h1", "zb-h1"),
+    ("zb-v", "zb-v"),
+    ("dualpipe", "dualpipe-v"),
+    ("interleaved", "interleaved"),
+    ("1f1b-i", "interleaved"),
+    ("afab", "gpipe"),
+    ("gpipe", "gpipe"),
+    ("1f1b", ""),
+    ("fsdp", ""),
+    ("hsdp", ""),
+    ("none", ""),
+)
+"""Words in a row's ``schedule``, the more special first; empty: plain 1F1B, or interleaved where ``vpp`` says so."""
+
+
 def _schedule(cells: Mapping[str, str], pp: int) -> str:
     text = _text(cells, "schedule", "").lower()
+    name = next((name for word, name in _SCHEDULES if word in text), "" if not text else None)
+    if name is None:
+        words = ", ".join(word for word, _ in _SCHEDULES)
+        raise InputError(f"schedule: {text!r} found, one of {words} is needed")
     if pp == 1:
         return "1f1b"
-    for word, name in (
-        ("zb-2p", "zb-h2"),
-        ("zb-1p", "zb-h1"),
-        ("zb-h2", "zb-h2"),
-        ("zb-h1", "zb-h1"),
-        ("zb-v", "zb-v"),
-        ("dualpipe", "dualpipe-v"),
-        ("interleaved", "interleaved"),
-        ("1f1b-i", "interleaved"),
-        ("afab", "gpipe"),
-        ("gpipe", "gpipe"),
-    ):
-        if word in text:
-            return name
-    vpp = _count(cells, "vpp", 1)
-    return "interleaved" if vpp > 1 else "1f1b"
+    return name or ("interleaved" if _count(cells, "vpp", 1) > 1 else "1f1b")
 
 
 def _recompute(cells: Mapping[str, str], held: int) -> list[tuple[str, int]]:
@@ -270,10 +322,11 @@ def _recompute(cells: Mapping[str, str], held: int) -> list[tuple[str, int]]:
     if not text:
         some = sorted({max(1, round(held * share)) for share in (0.25, 0.5, 0.75)} - {held})
         return [("none", -1), ("select", -1), *(("full", layers) for layers in some), ("full", -1)]
-    for word, level in (("none", "none"), ("no", "none"), ("full", "full"), ("select", "select")):
-        if text.startswith(word):
-            return [(level, -1)]
-    raise InputError(f"recompute: {text!r} found, none, selective… or full is needed")
+    word = re.match(r"[a-z]*", text)[0]  # type: ignore[index] # an empty word matches everywhere
+    levels = {"none": "none", "no": "none", "full": "full", "select": "select", "selective": "select"}
+    if word not in levels:
+        raise InputError(f"recompute: {text!r} found, none, selective… or full is needed")
+    return [(levels[word], -1)]
 
 
 def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
@@ -296,14 +349,27 @@ def framework_of(cells: Mapping[str, str]) -> FrameworkSpec:
 
 
 def model_of(cells: Mapping[str, str]) -> ModelSpec:
-    """The model of a row: its published config where the name is known, else its columns, which win where both are."""
+    """The model of a row: its published config where the name is known, else its columns, which win where both are.
+
+    Raises:
+        InputError: neither makes a model.
+    """
+    model = _shaped(cells)
+    if model.latent is None and model.heads % model.kv_heads:
+        raise InputError(f"kv_heads: {model.kv_heads} found, a divisor of the {model.heads} heads is needed")
+    if model.experts and model.experts.topk > model.experts.count:
+        raise InputError(f"topk: {model.experts.topk} found, at most the {model.experts.count} experts are allowed")
+    return model
+
+
+def _shaped(cells: Mapping[str, str]) -> ModelSpec:
     name = _text(cells, "model", "")
     layers = _count(cells, "layers", 0)
     experts = _count(cells, "experts", 0)
     published = _published(name)
-    if published is not None and bool(published.experts) == bool(experts):
-        hidden = _count(cells, "hidden", published.hidden)
-        if hidden == published.hidden:
+    if published is not None and (not experts or published.experts):
+        shape = (published.hidden, published.heads)
+        if (_count(cells, "hidden", shape[0]), _count(cells, "heads", shape[1])) == shape:
             vocab = _count(cells, "vocab", published.vocab)
             heads = _count(cells, "kv_heads", published.kv_heads)
             return _with_layers(
@@ -311,6 +377,8 @@ def model_of(cells: Mapping[str, str]) -> ModelSpec:
                 layers or published.layers,
             )
     if not layers:
+        if published is not None:
+            raise InputError(f"layers: missing, and hidden, heads or experts are not those of {published.name}")
         raise InputError(f"layers: missing, and {name or 'the model'} is not a shipped model")
     hidden, heads = _count(cells, "hidden", 0), _count(cells, "heads", 0)
     if not hidden or not heads:
@@ -402,14 +470,17 @@ _PRECISIONS: tuple[tuple[str, Precision], ...] = (
 """Words in a row's ``precision``, the more special first."""
 
 
-def _precision(cells: Mapping[str, str], peaks: Mapping[str, float]) -> Precision:
-    text = _text(cells, "precision", "").lower()
+def _precision(cells: Mapping[str, str], device: DeviceSpec) -> Precision:
+    text, peaks = _text(cells, "precision", "").lower(), device.peak_flops
     if not text:
         return "bf16" if "bf16" in peaks else "fp16"
-    for word, name in _PRECISIONS:
-        if word in text:
-            return name
-    raise InputError(f"precision: {text!r} found, fp32, fp16, bf16, fp8…, mxfp8 or nvfp4 is needed")
+    name = next((name for word, name in _PRECISIONS if word in text), None)
+    if name is None:
+        raise InputError(f"precision: {text!r} found, fp32, fp16, bf16, fp8…, mxfp8 or nvfp4 is needed")
+    # Every recipe in 8 bits runs at the device's one rate for them; single precision is there on every device.
+    if name != "fp32" and ("fp8" if "fp8" in name else name) not in peaks:
+        raise InputError(f"precision: {text!r} found, {device.name} has {', '.join(peaks)}")
+    return name
 
 
 def _text(cells: Mapping[str, str], name: str, default: str = "", *, needed: bool = False) -> str:
@@ -432,13 +503,20 @@ def _number(cells: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _count(cells: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+def _count(cells: Mapping[str, str], name: str, default: int, least: int = 1, most: int = 10**9) -> int:
     value = _number(cells, name)
     if value is None:
         return default
-    if value != int(value) or value < least:
-        raise InputError(f"{name}: {value:g} found, a whole number of at least {least} is needed")
+    if value != int(value) or not least <= value <= most:
+        raise InputError(f"{name}: {value:g} found, a whole number from {least} to {most} is needed")
     return int(value)
+
+
+def _flag(cells: Mapping[str, str], name: str, default: bool) -> bool:
+    text = _text(cells, name).lower()
+    if text and text not in ("yes", "true", "1", "no", "false", "0"):
+        raise InputError(f"{name}: {text!r} found, yes or no is needed")
+    return text in ("yes", "true", "1") if text else default
 
 
 def _cells(found: Answer) -> list[str]:

@@ -58,7 +58,7 @@ def told(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int =
         ("--slowness 1,1,1,1e-15", "1e-15 to 20 found"),
         ("-mc 1e300", "-mc: 1e+300 found"),
         ("-lf /nowhere", "-lf: '/nowhere' found, an existing folder"),
-        ("-dump -exec false -o /proc/x", "/proc/x/layers.json: cannot be written"),
+        ("-dump -exec false -o /proc/x", "/proc/x: cannot be made"),
     ],
 )
 def test_flags_that_cannot_be_followed_are_refused(
@@ -93,7 +93,7 @@ def test_equal_chunks_and_an_offset_are_refused(
 
 
 def test_output_that_is_a_file_is_refused(small: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "cannot be written" in told(capsys, [*small, "-dump", "-o", small[2]])
+    assert "a file stands in the way, a folder is needed" in told(capsys, [*small, "-dump", "-o", small[2]])
 
 
 def test_layer_folder_wins_over_the_current_one(

@@ -26,9 +26,14 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "flows.plan", *map(str, arguments)]
 
 
-def run(state: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+def run(state: Path, *arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command(*arguments), cwd=state.parent, env=environment(state), capture_output=True, text=True, timeout=300
+        command(*arguments),
+        cwd=cwd or state.parent,
+        env=environment(state),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -112,7 +117,55 @@ def test_plan_refuses_bad_input_with_one_line_and_status_2(tmp_path: Path, text:
     assert re.fullmatch(rf".*{message}\n", done.stderr), done.stderr
 
 
-def test_plan_refuses_a_top_below_one(small_plan: Path, tmp_path: Path) -> None:
-    done = run(tmp_path / "state", small_plan, "--top", "0")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top", "0"], "argument --top: 0 found, at least 1 is needed; see .*"),
+        (["--top", "x"], "argument --top: invalid positive value: 'x'; see .*"),
+        (["--nope"], "unrecognized arguments: --nope; see .*"),
+        (["-o", "/dev/null/plan"], "/dev/null/plan: a file stands in the way, a folder is needed"),
+    ],
+)
+def test_plan_refuses_wrong_arguments_with_one_line(
+    small_plan: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = run(tmp_path / "state", small_plan, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"(python -m flows\.plan: )?{message}\n", done.stderr), done.stderr
+
+
+def test_plan_refuses_a_state_folder_it_cannot_write(small_plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path / "file" / "state", small_plan, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "--top: found 0, allowed: 1 or more\n"
+    assert done.stderr == f"{tmp_path / 'file' / 'state'}: a file stands in the way, a folder is needed\n"
+
+
+def test_plan_stopped_by_an_interrupt_ends_at_once_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "hard.yaml"
+    # The bounds of this one stay apart for minutes.
+    path.write_text("""\
+model: llama3-70b
+cluster: {device: h100-80gb-sxm, devices: 64}
+training: {sequence_length: 4096, global_batch: 128}
+search: {tp: 4, pp: 8, vpp: 2, top: 2}
+balance: {time_limit_s: 60, effort: 2}
+""")
+    process = subprocess.Popen(
+        command(path), cwd=tmp_path, env=environment(tmp_path / "state"), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "Task run 'select" in line and "Finished" in line:
+            break
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert rest.endswith("stopped; finished steps are kept and the next run goes on from there\n")
+    assert "Error logging to API" not in rest
+    assert "Traceback" not in rest
+    kept = {entry.name for entry in (tmp_path / "state" / "cache").iterdir()}
+    assert {"enumerate", "memory", "performance", "select"} <= kept
+    assert "balance" not in kept
+    assert servers_of(tmp_path / "state") == []

@@ -1,7 +1,11 @@
 import base64
 from pathlib import Path
 
-from flows.output import write_files
+import pytest
+
+from flows.output import FILES as PLAN_FILES
+from flows.output import require_writable, write_files
+from paraplan.errors import InputError
 
 FILES = {"1-tp8-pp1-dp1-mbs1/timeline.svg": "<svg/>", "report.md": "# r\n", "plan.json": "{}\n"}
 IMAGES = {"ranking.png": base64.b64encode(b"\x89PNG").decode()}
@@ -39,3 +43,21 @@ def test_write_files_mends_what_was_altered(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("half")
     write_files(tmp_path, FILES, IMAGES)
     assert (tmp_path / "report.md").read_text() == "# r\n"
+
+
+def test_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    require_writable(tmp_path / "new" / "plan")
+    assert list(tmp_path.iterdir()) == []
+    write_files(tmp_path / "plan", FILES, IMAGES)
+    require_writable(tmp_path / "plan")
+    assert len(list((tmp_path / "plan").iterdir())) == len([*FILES, *IMAGES])
+
+
+def test_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/plan: a file stands in the way, a folder is needed$"):
+        require_writable(tmp_path / "file" / "plan")
+    for name in PLAN_FILES:
+        (tmp_path / name / name).mkdir(parents=True)
+        with pytest.raises(InputError, match=rf"{name}: is a folder, a file is to be written there$"):
+            require_writable(tmp_path / name)

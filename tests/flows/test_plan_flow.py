@@ -8,6 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 
+from flows.output import FILES
 from flows.plan import plan
 from flows.server import wait_until_recorded
 
@@ -51,7 +52,7 @@ def test_plan_computes_once_and_then_only_what_changed(small_plan: Path, tmp_pat
     assert {name for _, name in states(first)} == {"Completed"}
     assert sum(states(first).values()) == len(STEPS)
     written = files(tmp_path / "out")
-    assert {"plan.json", "report.md", "candidates.csv", "ranking.png"} < set(written)
+    assert set(FILES) < set(written)
     assert sum(name.endswith("/timeline.svg") for name in written) == 2
 
     # Nothing changed, but for the layout of the file: nothing is computed, the files and artifacts are the same.
@@ -124,6 +125,13 @@ def test_plan_ends_with_one_line_when_nothing_fits(small_plan: Path, tmp_path: P
     assert state.message
     assert "\n" not in state.message
     assert not (tmp_path / "out").exists()
+
+
+def test_plan_refuses_an_output_it_cannot_write(small_plan: Path, tmp_path: Path) -> None:
+    state = run(small_plan, small_plan / "out")
+    assert state.name == "Bad input"
+    assert state.message == f"{small_plan / 'out'}: a file stands in the way, a folder is needed"
+    assert states(state) == Counter()
 
 
 def test_plan_refuses_a_config_it_cannot_read(tmp_path: Path) -> None:
