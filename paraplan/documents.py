@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,23 @@ def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
+def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
+    """The first of ``folders`` and in it the first of ``names`` that is a file; None where there is none.
+
+    What the system refuses to look at (a name too long, a locked folder) is none either.
+    """
+    candidates = (folder / name for folder in folders for name in names)
+    return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113 (pathlib's raises)
+
+
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """The text of a file, without a byte-order mark.
 
     Raises:
         InputError: it is missing, a folder, unreadable or not UTF-8 text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:

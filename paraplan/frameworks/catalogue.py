@@ -44,16 +44,14 @@ def load_framework(name: str, options: dict[str, Any] | None = None, where: str 
     build(FrameworkSpec, {"name": known[key]} | values, str(path))
     asked = dict(options or {})
     if "release" in asked:
-        values |= _of_release(path, str(asked["release"]), where)
-    return build(FrameworkSpec, {"name": known[key]} | values | asked, where, "framework_options.")
+        values |= _of_release(path, str(asked["release"]), f"{where}_options")
+    return build(FrameworkSpec, {"name": known[key]} | values | asked, f"{where}_options")
 
 
 def _of_release(path: Path, release: str, where: str) -> dict[str, Any]:
     """What an earlier release did otherwise: of the entries under ``until`` the first that is not older."""
     if not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", release):
-        raise InputError(
-            f"{where}: framework_options.release: {release!r} found, year and month as in '25.11' are needed"
-        )
+        raise InputError(f"{where}: release: {release!r} found, year and month as in '25.11' are needed")
     earlier: dict[str, dict[str, Any]] = read_mapping(path).get("until", {})
     for last in sorted(earlier):
         if release[:5] <= last:

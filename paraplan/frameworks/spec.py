@@ -4,7 +4,26 @@ A user overrides any field in the plan config under ``training.framework_options
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paraplan.layouts import SCHEDULES
+from paraplan.records import Amount, Count, Number, Share
+
+ElementBytes = Annotated[Count, Field(ge=1, le=8)]
+Module = Literal[
+    "core_attention",
+    "norm",
+    "activation",
+    "feed_forward_activation",
+    "feed_forward",
+    "latent_up",
+    "attention",
+    "every_second_product",
+]
+Schedule = Annotated[str, Field(pattern=f"^({'|'.join(SCHEDULES)})$")]
+Launches = Annotated[Amount, Field(le=1e6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,33 +31,33 @@ class FrameworkSpec:
     """Defaults of one framework; overlap fields are the share of that traffic the framework can hide under compute."""
 
     name: str
-    parameter_bytes: int = 2
-    gradient_bytes: int = 4
+    parameter_bytes: ElementBytes = 2
+    gradient_bytes: ElementBytes = 4
     """Bytes of an accumulated gradient element."""
-    gradient_reduce_bytes: int = 4
+    gradient_reduce_bytes: ElementBytes = 4
     """Bytes of a gradient element on the wire."""
-    optimizer_bytes: int = 12
+    optimizer_bytes: Annotated[Count, Field(le=64)] = 12
     """Master weight and two moments, bytes a parameter, for Adam."""
-    gathers_per_layer: int = 1
+    gathers_per_layer: Annotated[Count, Field(ge=1, le=1000)] = 1
     """Collectives in which ZeRO-3 gathers one layer: 1 where its unit is a layer (FSDP), else one a weight matrix."""
-    overlap_gradient_reduce: float = 0.0
-    overlap_parameter_gather: float = 0.0
-    overlap_tensor: float = 0.0
+    overlap_gradient_reduce: Share = 0.0
+    overlap_parameter_gather: Share = 0.0
+    overlap_tensor: Share = 0.0
     overlap_tensor_backward: bool = True
     """Whether the column-parallel layers' backward runs its collectives behind its matrix products (Megatron-LM)."""
-    overlap_context: float = 0.0
-    overlap_expert: float = 0.0
-    overlap_pipeline: float = 0.0
+    overlap_context: Share = 0.0
+    overlap_expert: Share = 0.0
+    overlap_pipeline: Share = 0.0
     attention_kernel: Literal["flash", "flash2"] = "flash"
     """The tiled kernel: the device vendor's own (cuDNN, CANN), or FlashAttention-2 as PyTorch calls it, which newer
     devices' own kernels outrun."""
-    pointwise_passes: float = 1.0
+    pointwise_passes: Annotated[Number, Field(gt=0, le=1000)] = 1.0
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient products add to the gradient buffer themselves."""
-    expert_launches: float = 120.0
+    expert_launches: Launches = 120.0
     """Kernels that routing, permutation and exchange of one expert layer launch each way, beyond its products'."""
-    expert_launches_each: float = 9.0
+    expert_launches_each: Launches = 9.0
     """The same for every expert that a rank holds: without a capacity, products and casts go one expert at a time."""
     expert_graphs: bool = False
     """Whether one CUDA graph holds the whole step, expert layers included, on devices whose grouped products read
@@ -49,9 +68,9 @@ class FrameworkSpec:
     low_precision_inputs: bool = False
     """Whether linear layers below 16 bits keep their input in that precision for the backward (Transformer Engine:
     the transposed copy that the weight gradient reads), not in 16 bits (torchao)."""
-    select_modules: tuple[str, ...] = ("core_attention",)
+    select_modules: tuple[Module, ...] = ("core_attention",)
     """What the ``select`` recompute level drops and recomputes."""
-    comm_modules: tuple[str, ...] = ("norm",)
+    comm_modules: tuple[Module, ...] = ("norm",)
     """What the ``comm`` recompute level drops: outputs that a collective plus a cheap operator restore."""
     activation_swap: Literal["any", "alone", "none"] = "none"
     """Whether activations can be swapped to the host: beside anything, only without recomputation and pipeline (so
@@ -60,13 +79,13 @@ class FrameworkSpec:
     """Cross entropy computed without a second fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
     """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; else logits are gathered."""
-    fragmentation: float = 0.0
+    fragmentation: Share = 0.0
     """Share of activations and buffers that its allocation pattern loses on top of the device type's."""
-    reserved_bytes: float = 0.0
+    reserved_bytes: Annotated[Amount, Field(le=2**44)] = 0.0
     """Memory that the framework's own buffers take on top of the device type's overhead."""
     sequence_parallel: bool = True
     """Whether tp > 1 turns on sequence parallelism unless told otherwise."""
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     recompute_per_chunk: bool = False
     """Whether every chunk may recompute another number of layers, with all levels (MindFormers' lists)."""
     uneven_stages: bool = True
