@@ -204,7 +204,10 @@ def _search(value: Any, problem: Problem, where: str) -> SearchSpec:
 def _recalibration(value: Any, where: str) -> Mapping[str, float]:
     if value is None:
         return MappingProxyType({})
-    ratios = read_document(Path(value)) if isinstance(value, str) else value
+    try:
+        ratios = read_document(Path(value)) if isinstance(value, str) else value
+    except InputError as error:
+        raise InputError(f"{where}: search.recalibration: {error}") from None
     if not isinstance(ratios, Mapping):
         raise InputError(f"{where}: search.recalibration: {shown(value)} found, one ratio per time component is needed")
     refuse_unknown(ratios, list(COMPONENT_OF_RATIO), where, "search.recalibration.")

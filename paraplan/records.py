@@ -75,6 +75,8 @@ def one_line(error: ValidationError, prefix: str = "") -> str:
     name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         return f"{prefix}{name}: missing, a value is needed"
+    if first["type"] == "unexpected_keyword_argument":
+        return f"{prefix}{name}: unknown key"
     needed = _NEEDED.get(first["type"])
     if needed is None:
         message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")

@@ -36,6 +36,8 @@ class LinkLevel:
     latency: Seconds
     """Seconds for one message between two neighbours, software included."""
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a field to nobody)
+
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
@@ -71,6 +73,8 @@ class Efficiency:
     """Memory of the driver, libraries and communicators that no tensor accounts for."""
     fragmentation: Annotated[Share, Field(lt=0.5)] = 0.04
     """Share of the allocated memory that the allocator loses."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,9 @@ def find_model(name_or_path: str, beside: Path | None = None) -> Path:
     known = model_names()
     close = difflib.get_close_matches(name_or_path.lower(), known, 1, 0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"model: {shown(name_or_path)} found, a config file or one of {', '.join(known)} is needed{hint}")
+    raise InputError(
+        f"model: {shown(name_or_path)} found, a readable config file or one of {', '.join(known)} is needed{hint}"
+    )
 
 
 def load_model(name_or_path: str, beside: Path | None = None) -> ModelSpec:

@@ -98,6 +98,7 @@ BATCH, DEVICES = "global_batch: 16", "devices: 8"
         ("llama3-8b", "m" * 5000 + ".yaml", "x.yaml:1: model: 'mmm"),
         ("h100-80gb-sxm", "m" * 5000 + ".yaml", "x.yaml:2: cluster.device: 'mmm"),
         ("{device: h100-80gb-sxm, devices: 8}", "c" * 5000, "x.yaml:2: cluster: 'ccc"),
+        ("tp: auto", "recalibration: none.json", "x.yaml:4: search.recalibration: none.json: no such file"),
         (DEVICES, DEVICES + ", calibration: none.yaml", "x.yaml:2: cluster.calibration: 'none.yaml' found, a file"),
     ],
 )
@@ -161,6 +162,7 @@ levels:
             for value in (-1, ".nan", ".inf")
         ],
         ("efficiency: {contention: 1.1}", "efficiency.contention"),
+        ("efficiency: {matmull: 0.5}", "efficiency.matmull"),
         ("efficiency: {inter_link: 1.1}", "efficiency.inter_link"),
     ],
 )
@@ -173,12 +175,12 @@ def test_impossible_device_is_one_line(
     assert f"mine.yaml: {field}: " in refused(capsys, "nd", "-y", str(path))
 
 
-@pytest.mark.parametrize("latency", [".nan", ".inf", "-1"])
+@pytest.mark.parametrize("latency", [".nan", ".inf", "-1", "1.0e-6, latncy: 1.0e-6"])
 def test_impossible_latency_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, latency: str) -> None:
     (tmp_path / "mine.yaml").write_text(DEVICE.replace("1.0e-6", latency))
     path = tmp_path / "x.yaml"
     path.write_text(GOOD.replace("h100-80gb-sxm", "mine.yaml"))
-    assert "mine.yaml: levels.0.latency: " in refused(capsys, "nd", "-y", str(path))
+    assert "mine.yaml: levels.0.lat" in refused(capsys, "nd", "-y", str(path))
 
 
 @pytest.mark.parametrize(
