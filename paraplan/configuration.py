@@ -1,7 +1,6 @@
 """The plan config: model, cluster, training, search and balance in one YAML file, validated whole."""
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,8 @@ from typing import Any
 
 from paraplan.clusters import ClusterSpec, load_device, make_cluster
 from paraplan.clusters.catalogue import overlaid
-from paraplan.documents import read_document, read_mapping, read_text
+from paraplan.clusters.spec import MOST_DEVICES
+from paraplan.documents import find_file, read_document, read_mapping, read_text
 from paraplan.errors import InputError
 from paraplan.frameworks import FrameworkSpec, load_framework
 from paraplan.models import ModelSpec, load_model
@@ -20,15 +20,18 @@ from paraplan.nd.search import COMPONENT_OF_RATIO
 from paraplan.nd.search_spec import ALIASES, DIMENSIONS, NAMES, SearchSpec
 from paraplan.ppb.balance_spec import BalanceSpec
 from paraplan.problem import Problem
-from paraplan.records import LARGEST, build, refuse_unknown
+from paraplan.records import build, refuse_unknown, shown
 from paraplan.training import TrainingSpec
 
 GIB = 2.0**30
+MOST_VALUES = 1_000_000
+"""Values that a range of a dimension may have."""
 
 SECTIONS = ("model", "cluster", "training", "search", "balance")
 SEARCH_KEYS = (*DIMENSIONS, *ALIASES, "constraints", "top", "reserve_gib", "recalibration")
 CLUSTER_KEYS = ("device", "devices", "nic_gb_per_s_per_device", "memory_budget_gib", "calibration")
 TRAINING_KEYS = ("framework", "framework_options")
+SWITCHES = ("sp", "swap_act", "swap_os")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def load_plan(path: Path, overrides: Mapping[str, Any] | None = None) -> PlanCon
             if isinstance(inner, str):
                 inner = dict(_cluster_document(inner, path)) if section == "cluster" else {}
             if not isinstance(inner, Mapping):
-                raise InputError(f"{path}: {section}: {inner!r} found, a mapping is needed")
+                raise InputError(f"{path}: {section}: {shown(inner)} found, a mapping is needed")
             values[section] = {**inner, key: value}
     try:
         refuse_unknown(values, SECTIONS, str(path))
@@ -79,9 +82,9 @@ def _plan(values: Mapping[str, Any], path: Path) -> PlanConfig:
     framework_name = training_values.pop("framework", "megatron")
     options = training_values.pop("framework_options", None) or {}
     if not isinstance(framework_name, str):
-        raise InputError(f"{where}: training.framework: {framework_name!r} found, a framework's name is needed")
+        raise InputError(f"{where}: training.framework: {shown(framework_name)} found, a framework's name is needed")
     if not isinstance(options, Mapping):
-        raise InputError(f"{where}: training.framework_options: {options!r} found, a mapping is needed")
+        raise InputError(f"{where}: training.framework_options: {shown(options)} found, a mapping is needed")
     framework = load_framework(framework_name, dict(options), f"{where}: training.framework")
     refuse_unknown(training_values, [*TrainingSpec.__slots__, *TRAINING_KEYS], where, "training.")
     training = build(TrainingSpec, training_values, where, "training.")
@@ -95,7 +98,7 @@ def _plan(values: Mapping[str, Any], path: Path) -> PlanConfig:
 
 def _model(value: Any, path: Path) -> ModelSpec:
     if not isinstance(value, str):
-        found = "missing" if value is None else f"{value!r} found"
+        found = "missing" if value is None else f"{shown(value)} found"
         raise InputError(f"{path}: model: {found}, the name or path of a model config is needed")
     try:
         return load_model(value, path)
@@ -105,11 +108,13 @@ def _model(value: Any, path: Path) -> ModelSpec:
 
 
 def _cluster_document(name: str, path: Path) -> Mapping[str, Any]:
-    for folder in (path.parent, path.parent.parent / "clusters", Path("configs/clusters")):
-        for candidate in (folder / name, folder / f"{name}.yaml"):
-            if candidate.is_file():
-                return read_mapping(candidate)
-    raise InputError(f"{path}: cluster: {name!r} found, a cluster file or a mapping with device and devices is needed")
+    folders = (path.parent, path.parent.parent / "clusters", Path("configs/clusters"))
+    found = find_file(folders, (name, f"{name}.yaml"))
+    if found is None:
+        raise InputError(
+            f"{path}: cluster: {shown(name)} found, a cluster file or a mapping with device and devices is needed"
+        )
+    return read_mapping(found)
 
 
 def _cluster(value: Any, path: Path) -> ClusterSpec:
@@ -117,12 +122,12 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
     if isinstance(value, str):
         value = _cluster_document(value, path)
     if not isinstance(value, Mapping):
-        found = "missing" if value is None else f"{value!r} found"
+        found = "missing" if value is None else f"{shown(value)} found"
         raise InputError(f"{where}: cluster: {found}, a mapping with device and devices is needed")
     refuse_unknown(value, CLUSTER_KEYS, where, "cluster.")
     name = value.get("device")
     if not isinstance(name, str):
-        found = "missing" if name is None else f"{name!r} found"
+        found = "missing" if name is None else f"{shown(name)} found"
         raise InputError(f"{where}: cluster.device: {found}, the name or file of a device is needed")
     try:
         device = load_device(name, path)
@@ -130,9 +135,14 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
         text = str(error)
         raise InputError(f"{where}: cluster.{text}" if text.startswith("device:") else text) from None
     if value.get("calibration") is not None:
-        overlay = read_mapping(path.parent / str(value["calibration"]))
-        device = overlaid(device, dict(overlay.get("efficiency", {})), str(path.parent / str(value["calibration"])))
-    devices = _whole(value.get("devices"), f"{where}: cluster.devices")
+        overlay = find_file([path.parent], [str(value["calibration"])])
+        if overlay is None:
+            raise InputError(
+                f"{where}: cluster.calibration: {shown(value['calibration'])} found, a file that paraplan calibrate"
+                " wrote is needed"
+            )
+        device = overlaid(device, overlay)
+    devices = _whole(value.get("devices"), f"{where}: cluster.devices", MOST_DEVICES)
     nic = _positive(value.get("nic_gb_per_s_per_device"), f"{where}: cluster.nic_gb_per_s_per_device")
     budget = _positive(value.get("memory_budget_gib"), f"{where}: cluster.memory_budget_gib")
     return make_cluster(
@@ -141,30 +151,25 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
 
 
 def _check_training(problem: Problem, where: str) -> None:
-    training, peaks = problem.training, problem.cluster.device.peak_flops
-    for name in ("sequence_length", "global_batch"):
-        if not 1 <= getattr(training, name) <= LARGEST:
-            raise InputError(
-                f"{where}: training.{name}: {getattr(training, name)} found, at least 1 and at most {LARGEST} is needed"
-            )
+    training, peaks, experts = problem.training, problem.cluster.device.peak_flops, problem.model.experts
     kind = "fp8" if training.precision.startswith(("fp8", "mxfp8")) else training.precision
     if kind not in peaks and kind != "fp32":
         known = ", ".join(peaks)
         raise InputError(
             f"{where}: training.precision: {training.precision!r} found, {problem.cluster.device.name} has {known}"
         )
-    if not 1 <= training.expert_imbalance <= LARGEST:
+    # With all tokens on one expert, its rank has as many times the even share as there are experts.
+    if experts and training.expert_imbalance > experts.count:
         raise InputError(
-            f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at least 1 is needed"
+            f"{where}: training.expert_imbalance: {training.expert_imbalance!r} found, at most the {experts.count}"
+            " experts is needed"
         )
-    if training.tokens is not None and not 0 < training.tokens < math.inf:
-        raise InputError(f"{where}: training.tokens: {training.tokens!r} found, a positive number is needed")
 
 
 def _search(value: Any, problem: Problem, where: str) -> SearchSpec:
     values = {} if value is None else value
     if not isinstance(values, Mapping):
-        raise InputError(f"{where}: search: {values!r} found, a mapping is needed")
+        raise InputError(f"{where}: search: {shown(values)} found, a mapping is needed")
     refuse_unknown(values, SEARCH_KEYS, where, "search.")
     candidates: dict[str, tuple[int, ...] | None] = {}
     for key, given in values.items():
@@ -178,7 +183,7 @@ def _search(value: Any, problem: Problem, where: str) -> SearchSpec:
     if isinstance(constraints, str):
         constraints = [constraints]
     if not isinstance(constraints, list):
-        raise InputError(f"{where}: search.constraints: {constraints!r} found, a list of expressions is needed")
+        raise InputError(f"{where}: search.constraints: {shown(constraints)} found, a list of expressions is needed")
     for text in constraints:
         parse_expression(text, f"{where}: search.constraints")
     reserve = _positive(values.get("reserve_gib"), f"{where}: search.reserve_gib", zero=True) or 0.0
@@ -199,9 +204,12 @@ def _search(value: Any, problem: Problem, where: str) -> SearchSpec:
 def _recalibration(value: Any, where: str) -> Mapping[str, float]:
     if value is None:
         return MappingProxyType({})
-    ratios = read_document(Path(value)) if isinstance(value, str) else value
+    try:
+        ratios = read_document(Path(value)) if isinstance(value, str) else value
+    except InputError as error:
+        raise InputError(f"{where}: search.recalibration: {error}") from None
     if not isinstance(ratios, Mapping):
-        raise InputError(f"{where}: search.recalibration: {value!r} found, one ratio per time component is needed")
+        raise InputError(f"{where}: search.recalibration: {shown(value)} found, one ratio per time component is needed")
     refuse_unknown(ratios, list(COMPONENT_OF_RATIO), where, "search.recalibration.")
     return MappingProxyType(
         {name: _positive(ratio, f"{where}: search.recalibration.{name}") or 1.0 for name, ratio in ratios.items()}
@@ -212,18 +220,25 @@ def dimension_values(given: Any, dimension: str, where: str) -> tuple[int, ...] 
     """The candidates that a scalar, a list, a range or ``auto`` means; None for ``auto``.
 
     Raises:
-        InputError: an empty list, a wrong type, zero or a negative degree.
+        InputError: an empty list, a range that is too long, a wrong type, zero or a negative degree.
     """
     if given == "auto" or given is None:
         return None
     if isinstance(given, Mapping):
         refuse_unknown(given, ("min", "max", "step"), where, "")
-        low = _whole(given.get("min", 1), f"{where}.min")
-        high = _whole(given.get("max"), f"{where}.max")
+        if dimension in NAMES or dimension in SWITCHES:
+            return (_value(given, dimension, where),)
+        low = _value(given.get("min", 1), dimension, f"{where}.min")
+        if given.get("max") is None:
+            raise InputError(f"{where}.max: missing, a whole number is needed")
+        high = _value(given["max"], dimension, f"{where}.max")
         step = _whole(given.get("step", 1), f"{where}.step")
         if high < low:
             raise InputError(f"{where}: max {high} found, at least min {low} is needed")
-        return tuple(range(low, high + 1, step))
+        values = range(low, high + 1, step)
+        if len(values) > MOST_VALUES:
+            raise InputError(f"{where}: {len(values):,} values found, at most {MOST_VALUES:,} are allowed")
+        return tuple(values)
     if isinstance(given, list):
         if not given:
             raise InputError(f"{where}: an empty list found, at least one value or 'auto' is needed")
@@ -238,21 +253,21 @@ def _value(given: Any, dimension: str, where: str) -> int:
             return words.index(given.lower())
         close = difflib.get_close_matches(str(given), words, 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{where}: {given!r} found, one of {', '.join(words)} is allowed{hint}")
-    if dimension in ("sp", "swap_act", "swap_os"):
+        raise InputError(f"{where}: {shown(given)} found, one of {', '.join(words)} is allowed{hint}")
+    if dimension in SWITCHES:
         if given in (0, 1) or isinstance(given, bool):
             return int(given)
-        raise InputError(f"{where}: {given!r} found, true or false is allowed")
+        raise InputError(f"{where}: {shown(given)} found, true or false is allowed")
     least, most = {"zero_stage": (0, 3), "recompute_layers": (-1, 10**6)}.get(dimension, (1, 10**7))
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-        raise InputError(f"{where}: {given!r} found, a whole number from {least} to {most} or 'auto' is allowed")
+        raise InputError(f"{where}: {shown(given)} found, a whole number from {least} to {most} or 'auto' is allowed")
     return given
 
 
 def _balance(value: Any, where: str) -> BalanceSpec:
     values = {} if value is None else value
     if not isinstance(values, Mapping):
-        raise InputError(f"{where}: balance: {values!r} found, a mapping is needed")
+        raise InputError(f"{where}: balance: {shown(values)} found, a mapping is needed")
     # One row is the table of one chunk a stage.
     tables = ("offset", "recompute", "select_recompute", "select_comm_recompute")
     values = {
@@ -275,15 +290,16 @@ def with_framework(config: PlanConfig, framework: FrameworkSpec) -> PlanConfig:
 def _mapping(values: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
     value = values.get(name)
     if not isinstance(value, Mapping):
-        found = "missing" if value is None else f"{value!r} found"
+        found = "missing" if value is None else f"{shown(value)} found"
         raise InputError(f"{where}: {name}: {found}, a mapping is needed")
     return value
 
 
-def _whole(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        found = "missing" if value is None else f"{value!r} found"
-        raise InputError(f"{where}: {found}, a whole number of at least 1 is needed")
+def _whole(value: Any, where: str, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        found = "missing" if value is None else f"{shown(value)} found"
+        above = f" and at most {most:,}" if most is not None else ""
+        raise InputError(f"{where}: {found}, a whole number of at least 1{above} is needed")
     return value
 
 
@@ -293,7 +309,7 @@ def _positive(value: Any, where: str, zero: bool = False) -> float | None:
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
     if not good or value != value or value == float("inf"):
         raise InputError(
-            f"{where}: {value!r} found, a {'number of at least 0' if zero else 'positive number'} is needed"
+            f"{where}: {shown(value)} found, a {'number of at least 0' if zero else 'positive number'} is needed"
         )
     return float(value)
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,13 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return seen
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that is too long for one is none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+def find_file(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
+    """The first of ``folders`` and in it the first of ``names`` that is a file; None where there is none.
+
+    What the system refuses to look at (a name too long, a locked folder) is none either.
+    """
+    candidates = (folder / name for folder in folders for name in names)
+    return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113 (pathlib's raises)
 
 
 def read_text(path: Path) -> str:

@@ -6,6 +6,21 @@ Units: FLOP/s, bytes, bytes per second *per direction per device*, seconds, watt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import Field
+
+from paraplan.records import Amount, Count, Number, Share
+
+MOST_DEVICES = 10_000_000
+
+Reached = Annotated[Number, Field(gt=0, le=1)]
+"""Share of a nominal figure that is reached."""
+Relative = Annotated[Number, Field(gt=0, le=4)]
+"""Of one share to another."""
+Bandwidth = Annotated[Number, Field(gt=0, le=1e15)]
+Seconds = Annotated[Number, Field(ge=0, le=1)]
+"""Of one message or one kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +31,14 @@ class LinkLevel:
     """
 
     name: str
-    span: int
+    span: Annotated[Count, Field(ge=1)]
     """Devices that one block of this level joins: 8 for a node, 72 for an NVL72 domain; the outermost spans all."""
-    bandwidth: float
+    bandwidth: Bandwidth
     """Nominal bytes per second, per direction, per device."""
-    latency: float
+    latency: Seconds
     """Seconds for one message between two neighbours, software included."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a field to nobody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +49,34 @@ class Efficiency:
     ``paraplan calibrate`` writes an overlay of exactly these fields.
     """
 
-    matmul: float = 0.80
+    matmul: Reached = 0.80
     """Achievable share of the peak FLOP/s for large matrix products."""
-    fp8: float = 0.80
+    fp8: Relative = 0.80
     """What 8-bit products reach of :attr:`matmul`, scaling included; above 1 where power limits 16-bit ones."""
-    fp4: float = 0.60
+    fp4: Relative = 0.60
     """What 4-bit products reach of :attr:`matmul`, scaling included."""
-    attention: float = 0.60
+    attention: Reached = 0.60
     """Share of the 16-bit peak that a flash attention kernel's forward reaches."""
-    attention_flash2: float = 0.50
+    attention_flash2: Reached = 0.50
     """The same for FlashAttention-2, which newer devices' own kernels outrun."""
-    memory_bandwidth: float = 0.80
+    memory_bandwidth: Reached = 0.80
     """Achievable share of the memory bandwidth."""
-    intra_link: float = 0.75
+    intra_link: Reached = 0.75
     """Achievable share of the innermost link's bandwidth (bus bandwidth of large collectives)."""
-    inter_link: float = 0.80
+    inter_link: Reached = 0.80
     """Achievable share of the outer links' bandwidth."""
-    host_link: float = 0.8
+    host_link: Reached = 0.8
     """Achievable share of the bandwidth between device and host memory."""
-    contention: float = 0.1
+    contention: Share = 0.1
     """Compute time lost per second of a collective that runs behind it."""
-    launch_seconds: float = 4e-6
+    launch_seconds: Seconds = 4e-6
     """Host and launch time of one kernel that nothing hides."""
-    overhead_bytes: float = 2.0 * 2**30
+    overhead_bytes: Amount = 2.0 * 2**30
     """Memory of the driver, libraries and communicators that no tensor accounts for."""
-    fragmentation: float = 0.04
+    fragmentation: Annotated[Share, Field(lt=0.5)] = 0.04
     """Share of the allocated memory that the allocator loses."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +85,23 @@ class DeviceSpec:
 
     name: str
     vendor: str
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, Annotated[Number, Field(ge=1e11, le=1e18)]]
     """Dense peak per precision: keys ``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp8``, ``nvfp4`` where it has them."""
-    memory_bytes: float
-    memory_bandwidth: float
-    devices_per_node: int
+    memory_bytes: Annotated[Number, Field(ge=2**30, le=2**44)]
+    memory_bandwidth: Annotated[Number, Field(ge=1e10, le=1e15)]
+    devices_per_node: Annotated[Count, Field(ge=1)]
     levels: tuple[LinkLevel, ...]
     aliases: tuple[str, ...] = ()
-    sm_count: int = 0
+    sm_count: Count = 0
     """Compute units that matrix-product tiles are dealt over (SMs, or AI cores)."""
     grouped_on_device: bool = False
     """Whether its libraries' grouped products read their sizes from device memory, so that expert layers whose token
     counts change from step to step can still be captured in a graph."""
-    l2_bytes: float = 0.0
-    host_bandwidth: float = 0.0
+    l2_bytes: Amount = 0.0
+    host_bandwidth: Annotated[Amount, Field(le=1e15)] = 0.0
     """Nominal bytes per second between the device and host memory, per direction; 0: nothing can be swapped."""
-    power_watts: float = 0.0
-    price_per_hour: float = 0.0
+    power_watts: Amount = 0.0
+    price_per_hour: Amount = 0.0
     """In US dollars; 0: unknown."""
     efficiency: Efficiency = field(default_factory=Efficiency)
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

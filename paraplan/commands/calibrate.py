@@ -2,15 +2,24 @@
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from paraplan.clusters import load_device
+from paraplan.clusters.spec import DeviceSpec, Efficiency
 from paraplan.commands.arguments import Parser
 from paraplan.documents import write_whole
 from paraplan.errors import InputError
+from paraplan.records import shown
+
+Row = dict[str, str]
+
+SHORTEST, LONGEST = 1e-6, 1e7
+"""Seconds that a step can take."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,22 +32,24 @@ def run(arguments: argparse.Namespace) -> int:
     import yaml
 
     from paraplan import performance
-    from paraplan.clusters import load_device
-    from paraplan.clusters.spec import Efficiency
     from paraplan.formats.runs_table import answer, read_rows
     from paraplan.performance.calibration import calibrate
 
     rows = [row for row in read_rows(Path(arguments.runs)) if (row.get("step_time_s") or "").strip()]
-    names = sorted({load_device(row["hardware"]).name for row in rows if row.get("hardware")})
-    device = load_device(arguments.device).name if arguments.device else names[0] if len(names) == 1 else ""
-    if not device:
-        raise InputError(f"{arguments.runs}: --device: one of {', '.join(names) or 'the devices measured'} is needed")
-    own = [row for row in rows if row.get("hardware") and load_device(row["hardware"]).name == device]
+    if not rows:
+        raise InputError(f"{arguments.runs}: step_time_s: missing in every row, measured seconds are needed")
+    runs = _with_devices(rows, arguments.runs, skip_unknown=arguments.device is not None)
+    device = _fitted(arguments.device, {device.name: device for _, device in runs}, arguments.runs)
+    own = [row for row, measured_on in runs if measured_on.name == device.name]
     # The unknowns of a row are settled once, with the catalogue's constants.
     answered = [(row, answer(row)) for row in own]
     used = [(row, found) for row, found in answered if not found.error]
+    refused = [f"{row['id']}: {found.error}" for row, found in answered if found.error]
     if len(used) < 2:
-        raise InputError(f"{arguments.runs}: {len(used)} usable runs of {device} found, at least 2 are needed")
+        why = f" (the first that is not: {refused[0]})" if refused else ""
+        raise InputError(
+            f"{arguments.runs}: {len(used)} usable runs of {device.name} found, at least 2 are needed{why}"
+        )
     measured = np.array([_seconds(row, arguments.runs) for row, _ in used])
 
     def predict(efficiency: Efficiency) -> Any:
@@ -50,31 +61,61 @@ def run(arguments: argparse.Namespace) -> int:
             times.append(performance.step_times(replace(found.problem, cluster=changed), found.layout)[0])
         return np.array(times)
 
-    start = load_device(device).efficiency
+    start = device.efficiency
     result = calibrate(start, predict, measured)
-    path = Path(arguments.output or f"{device}-calibration.yaml")
+    path = Path(arguments.output or f"{device.name}-calibration.yaml")
     values = {name: float(f"{getattr(result.efficiency, name):.4g}") for name in result.fitted}
     header = (
-        f"# Fitted by paraplan calibrate on {len(used)} runs of {device} in {Path(arguments.runs).name}:"
+        f"# Fitted by paraplan calibrate on {len(used)} runs of {device.name} in {Path(arguments.runs).name}:"
         f" mean error {result.before:.1%} before, {result.after:.1%} after.\n"
     )
-    write_whole(path, header + yaml.safe_dump({"device": device, "efficiency": values}, sort_keys=False))
-    out = [f"{device}: {len(used)} runs, mean error {result.before:.1%} before, {result.after:.1%} after"]
+    write_whole(path, header + yaml.safe_dump({"device": device.name, "efficiency": values}, sort_keys=False))
+    out = [f"{device.name}: {len(used)} runs, mean error {result.before:.1%} before, {result.after:.1%} after"]
     out += [f"  {name:17} {getattr(start, name):10.4g} -> {values[name]:.4g}" for name in result.fitted]
     if result.undetermined:
         out.append(f"not determined by these runs, kept: {', '.join(result.undetermined)}")
+    if refused:
+        out.append(f"{len(refused)} runs of it left out, the first: {refused[0]}")
     out.append(f"{path}: name it as cluster.calibration in a plan config")
     sys.stdout.write("\n".join(out) + "\n")
     return 0
 
 
-def _seconds(row: dict[str, str], where: str) -> float:
+def _with_devices(rows: Sequence[Row], where: str, skip_unknown: bool) -> list[tuple[Row, DeviceSpec]]:
+    """Every run that says what it was measured on, with that device."""
+    found = []
+    for row in rows:
+        try:
+            if row.get("hardware"):
+                found.append((row, load_device(row["hardware"])))
+        except InputError as error:
+            if not skip_unknown:
+                raise InputError(f"{where}: {row['id']}: hardware: {str(error).removeprefix('device: ')}") from None
+    return found
+
+
+def _fitted(asked: str | None, measured: Mapping[str, DeviceSpec], where: str) -> DeviceSpec:
+    """The device that is asked for, by any of its names or its file; else the only one measured."""
+    if asked is not None:
+        try:
+            return measured.get(asked) or load_device(asked)
+        except InputError as error:
+            raise InputError(f"--device: {str(error).removeprefix('device: ')}") from None
+    if not measured:
+        raise InputError(f"{where}: hardware: missing in every measured row, a device is needed")
+    if len(measured) > 1:
+        raise InputError(f"{where}: --device: missing, one of {', '.join(sorted(measured))} is needed")
+    return next(iter(measured.values()))
+
+
+def _seconds(row: Row, where: str) -> float:
     try:
         value = float(row["step_time_s"])
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
+    if not SHORTEST <= value <= LONGEST:
         raise InputError(
-            f"{where}: {row['id']}: step_time_s: {row['step_time_s']!r} found, a positive number is needed"
+            f"{where}: {row['id']}: step_time_s: {shown(row['step_time_s'])} found, {SHORTEST:g} to {LONGEST:g} seconds"
+            " are needed"
         )
     return value

@@ -9,7 +9,7 @@ from typing import Any
 from paraplan.documents import read_mapping
 from paraplan.errors import InputError
 from paraplan.frameworks.spec import FrameworkSpec
-from paraplan.records import build
+from paraplan.records import build, shown
 
 _FOLDER = Path(__file__).parent
 
@@ -38,22 +38,20 @@ def load_framework(name: str, options: dict[str, Any] | None = None, where: str 
     if key not in known:
         close = difflib.get_close_matches(key, list(known), 1, 0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{where}: {name!r} found, one of {', '.join(framework_names())} is needed{hint}")
+        raise InputError(f"{where}: {shown(name)} found, one of {', '.join(framework_names())} is needed{hint}")
     path = _FOLDER / f"{known[key]}.yaml"
     values = {field: value for field, value in read_mapping(path).items() if field not in ("aliases", "until")}
     build(FrameworkSpec, {"name": known[key]} | values, str(path))
     asked = dict(options or {})
     if "release" in asked:
-        values |= _of_release(path, str(asked["release"]), where)
-    return build(FrameworkSpec, {"name": known[key]} | values | asked, where, "framework_options.")
+        values |= _of_release(path, str(asked["release"]), f"{where}_options")
+    return build(FrameworkSpec, {"name": known[key]} | values | asked, f"{where}_options")
 
 
 def _of_release(path: Path, release: str, where: str) -> dict[str, Any]:
     """What an earlier release did otherwise: of the entries under ``until`` the first that is not older."""
     if not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", release):
-        raise InputError(
-            f"{where}: framework_options.release: {release!r} found, year and month as in '25.11' are needed"
-        )
+        raise InputError(f"{where}: release: {shown(release)} found, year and month as in '25.11' are needed")
     earlier: dict[str, dict[str, Any]] = read_mapping(path).get("until", {})
     for last in sorted(earlier):
         if release[:5] <= last:

@@ -8,10 +8,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Bytes = Annotated[int, Field(ge=0, le=64)]
-"""Of one parameter."""
-Factor = Annotated[float, Field(ge=0, le=1e6)]
+from paraplan.layouts import SCHEDULES
+from paraplan.records import Amount, Count, Number, Share
+
+ElementBytes = Annotated[Count, Field(ge=1, le=8)]
+Module = Literal[
+    "core_attention",
+    "norm",
+    "activation",
+    "feed_forward_activation",
+    "feed_forward",
+    "latent_up",
+    "attention",
+    "every_second_product",
+]
+Schedule = Annotated[str, Field(pattern=f"^({'|'.join(SCHEDULES)})$")]
+Launches = Annotated[Amount, Field(le=1e6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +31,14 @@ class FrameworkSpec:
     """Defaults of one framework; overlap fields are the share of that traffic the framework can hide under compute."""
 
     name: str
-    parameter_bytes: Bytes = 2
-    gradient_bytes: Bytes = 4
+    parameter_bytes: ElementBytes = 2
+    gradient_bytes: ElementBytes = 4
     """Bytes of an accumulated gradient element."""
-    gradient_reduce_bytes: Bytes = 4
+    gradient_reduce_bytes: ElementBytes = 4
     """Bytes of a gradient element on the wire."""
-    optimizer_bytes: Bytes = 12
+    optimizer_bytes: Annotated[Count, Field(le=64)] = 12
     """Master weight and two moments, bytes a parameter, for Adam."""
-    gathers_per_layer: Annotated[int, Field(ge=1, le=1000)] = 1
+    gathers_per_layer: Annotated[Count, Field(ge=1, le=1000)] = 1
     """Collectives in which ZeRO-3 gathers one layer: 1 where its unit is a layer (FSDP), else one a weight matrix."""
     overlap_gradient_reduce: Share = 0.0
     overlap_parameter_gather: Share = 0.0
@@ -39,13 +51,13 @@ class FrameworkSpec:
     attention_kernel: Literal["flash", "flash2"] = "flash"
     """The tiled kernel: the device vendor's own (cuDNN, CANN), or FlashAttention-2 as PyTorch calls it, which newer
     devices' own kernels outrun."""
-    pointwise_passes: Factor = 1.0
+    pointwise_passes: Annotated[Number, Field(gt=0, le=1000)] = 1.0
     """Bytes that norms, activations, residuals and dropout move, over those of one fused kernel each."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient products add to the gradient buffer themselves."""
-    expert_launches: Factor = 100.0
+    expert_launches: Launches = 100.0
     """Kernels that routing, permutation and exchange of one expert layer launch each way, beyond its products'."""
-    expert_launches_each: Factor = 10.0
+    expert_launches_each: Launches = 10.0
     """The same for every expert that a rank holds: without a capacity, products and casts go one expert at a time."""
     expert_graphs: bool = False
     """Whether one CUDA graph holds the whole step, expert layers included, on devices whose grouped products read
@@ -56,9 +68,9 @@ class FrameworkSpec:
     low_precision_inputs: bool = False
     """Whether linear layers below 16 bits keep their input in that precision for the backward (Transformer Engine:
     the transposed copy that the weight gradient reads), not in 16 bits (torchao)."""
-    select_modules: tuple[str, ...] = ("core_attention",)
+    select_modules: tuple[Module, ...] = ("core_attention",)
     """What the ``select`` recompute level drops and recomputes."""
-    comm_modules: tuple[str, ...] = ("norm",)
+    comm_modules: tuple[Module, ...] = ("norm",)
     """What the ``comm`` recompute level drops: outputs that a collective plus a cheap operator restore."""
     activation_swap: Literal["any", "alone", "none"] = "none"
     """Whether activations can be swapped to the host: beside anything, only without recomputation and pipeline (so
@@ -67,13 +79,13 @@ class FrameworkSpec:
     """Cross entropy computed without a second fp32 copy of the logits."""
     vocab_parallel_loss: bool = True
     """Whether each tensor-parallel rank computes the loss on its share of the vocabulary; else logits are gathered."""
-    fragmentation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    fragmentation: Share = 0.0
     """Share of activations and buffers that its allocation pattern loses on top of the device type's."""
-    reserved_bytes: Annotated[float, Field(ge=0, le=2**44)] = 0.0
+    reserved_bytes: Annotated[Amount, Field(le=2**44)] = 0.0
     """Memory that the framework's own buffers take on top of the device type's overhead."""
     sequence_parallel: bool = True
     """Whether tp > 1 turns on sequence parallelism unless told otherwise."""
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     recompute_per_chunk: bool = False
     """Whether every chunk may recompute another number of layers, with all levels (MindFormers' lists)."""
     uneven_stages: bool = True

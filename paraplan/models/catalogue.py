@@ -3,10 +3,11 @@
 import difflib
 from pathlib import Path
 
-from paraplan.documents import read_mapping
+from paraplan.documents import find_file, read_mapping
 from paraplan.errors import InputError
 from paraplan.models.readers import read
 from paraplan.models.spec import ModelSpec
+from paraplan.records import shown
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "models"
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -33,14 +34,15 @@ def find_model(name_or_path: str, beside: Path | None = None) -> Path:
         folders += [beside.parent, beside.parent.parent / "models"]
     folders += [Path("configs/models"), SHIPPED]
     names = [name_or_path] if name_or_path.endswith(_SUFFIXES) else [name_or_path + suffix for suffix in _SUFFIXES]
-    for folder in folders:
-        for name in names:
-            if (folder / name).is_file():
-                return folder / name
+    path = find_file(folders, names)
+    if path is not None:
+        return path
     known = model_names()
     close = difflib.get_close_matches(name_or_path.lower(), known, 1, 0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"model: {name_or_path!r} found, a config file or one of {', '.join(known)} is needed{hint}")
+    raise InputError(
+        f"model: {shown(name_or_path)} found, a readable config file or one of {', '.join(known)} is needed{hint}"
+    )
 
 
 def load_model(name_or_path: str, beside: Path | None = None) -> ModelSpec:

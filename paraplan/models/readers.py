@@ -1,16 +1,12 @@
 """From a published ``config.json`` to a :class:`ModelSpec`: one reader per family of Hugging Face ``model_type``."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from paraplan.errors import InputError
 from paraplan.models.spec import Experts, LatentAttention, LayerGroup, ModelSpec
-from paraplan.records import LARGEST
-
-MOST_LAYERS = 100_000
-"""Beyond any model: some readers look at every layer."""
+from paraplan.records import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +16,16 @@ class _Fields:
     where: str
     values: Mapping[str, Any]
 
-    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+    def count(self, *names: str, default: int | None = None, least: int = 1, most: int = 10**7) -> int:
         """The first of ``names`` that is there, as a whole number from ``least`` to ``most``."""
         for name in names:
             value = self.values.get(name)
             if value is None:
                 continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not least <= value <= most or value != int(value):
+            if not _is_number(value) or not least <= value <= most or value != int(value):
                 raise InputError(
-                    f"{self.where}: {name}: {value!r} found, a whole number from {least} to {most} is needed"
+                    f"{self.where}: {name}: {shown(value)} found, a whole number of at least {least} and at most"
+                    f" {most:,} is needed"
                 )
             return int(value)
         if default is None:
@@ -42,21 +38,47 @@ class _Fields:
             if value is None:
                 continue
             if not isinstance(value, bool):
-                raise InputError(f"{self.where}: {name}: {value!r} found, true or false is needed")
+                raise InputError(f"{self.where}: {name}: {shown(value)} found, true or false is needed")
             return value
         return default
 
-    def positive(self, name: str) -> float | None:
-        value = self.values.get(name)
+    def capacity(self, experts: int) -> float | None:
+        """The experts' capacity factor; one expert cannot get more than all tokens."""
+        value = self.values.get("capacity_factor")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise InputError(f"{self.where}: {name}: {value!r} found, a positive number is needed")
+        if not _is_number(value) or not 0 < value <= experts:
+            raise InputError(
+                f"{self.where}: capacity_factor: {shown(value)} found, more than 0 and at most the {experts} experts"
+                " is needed"
+            )
         return float(value)
+
+    def dropout(self, name: str) -> bool:
+        """Whether a probability of dropout is given and not zero."""
+        value = self.values.get(name)
+        if value is None:
+            return False
+        if not _is_number(value) or not 0 <= value <= 1:
+            raise InputError(f"{self.where}: {name}: {shown(value)} found, a number from 0 to 1 is needed")
+        return bool(value)
+
+    def items(self, name: str, kind: type, needed: str) -> list[Any]:
+        """A list of which every item is a ``kind``; empty where it is not given."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+            raise InputError(f"{self.where}: {name}: {shown(value)} found, a list of {needed} is needed")
+        return value
 
     def word(self, name: str, default: str) -> str:
         value = self.values.get(name)
         return default if value is None else str(value)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read(config: Mapping[str, Any], name: str, where: str) -> ModelSpec:
@@ -77,7 +99,7 @@ def read(config: Mapping[str, Any], name: str, where: str) -> ModelSpec:
     reader = _READERS.get(str(model_type))
     if reader is None:
         raise InputError(
-            f"{where}: model_type: {model_type!r} is not supported; supported are {', '.join(supported_types())}"
+            f"{where}: model_type: {shown(model_type)} is not supported; supported are {', '.join(supported_types())}"
         )
     spec = reader(fields, name)
     _check(spec, where)
@@ -100,10 +122,11 @@ def _check(spec: ModelSpec, where: str) -> None:
         )
 
 
-def _base(fields: _Fields, name: str) -> ModelSpec:
+def _base(fields: _Fields, name: str, wide: bool = False) -> ModelSpec:
+    """What every family has; ``wide``: the feed-forward is four times as wide as the model unless told otherwise."""
     hidden = fields.count("hidden_size", "n_embd", "d_model")
     heads = fields.count("num_attention_heads", "n_head", "n_heads")
-    layers = fields.count("num_hidden_layers", "n_layer", "n_layers", most=MOST_LAYERS)
+    layers = fields.count("num_hidden_layers", "n_layer", "n_layers", most=10**5)
     return ModelSpec(
         name=name,
         model_type=str(fields.values["model_type"]),
@@ -111,11 +134,15 @@ def _base(fields: _Fields, name: str) -> ModelSpec:
         heads=heads,
         kv_heads=fields.count("num_key_value_heads", default=heads),
         head_dim=fields.count("head_dim", default=max(1, hidden // heads)),
-        ffn_hidden=fields.count("intermediate_size", "ffn_hidden_size", "n_inner", default=4 * hidden, least=0),
+        ffn_hidden=fields.count(
+            "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * hidden if wide else None
+        ),
         vocab=fields.count("vocab_size"),
         groups=(LayerGroup("dense", layers),),
         tied_embeddings=fields.flag("tie_word_embeddings"),
-        max_positions=fields.count("max_position_embeddings", "n_positions", "seq_length", default=0, least=0),
+        max_positions=fields.count(
+            "max_position_embeddings", "n_positions", "seq_length", default=0, least=0, most=10**9
+        ),
         source=fields.word("source", ""),
     )
 
@@ -127,7 +154,7 @@ def _llama(fields: _Fields, name: str) -> ModelSpec:
         qkv_bias=attention_bias,
         attention_output_bias=attention_bias,
         mlp_bias=fields.flag("mlp_bias"),
-        sliding_window=fields.count("sliding_window", default=0, least=0)
+        sliding_window=fields.count("sliding_window", default=0, least=0, most=10**9)
         if fields.values["model_type"] == "mistral"
         else 0,
         sliding_share=1.0 if fields.values["model_type"] == "mistral" and fields.values.get("sliding_window") else 0.0,
@@ -145,7 +172,7 @@ def _qwen3(fields: _Fields, name: str) -> ModelSpec:
 
 def _gpt2(fields: _Fields, name: str) -> ModelSpec:
     """GPT-2 and GPT-3: LayerNorm, learned positions, biases everywhere, dropout."""
-    base = _base(fields, name)
+    base = _base(fields, name, wide=True)
     return replace(
         base,
         gated=False,
@@ -155,7 +182,7 @@ def _gpt2(fields: _Fields, name: str) -> ModelSpec:
         mlp_bias=True,
         tied_embeddings=fields.flag("tie_word_embeddings", default=True),
         learned_positions=base.max_positions,
-        attention_dropout=(fields.positive("attn_pdrop") or 0.0) > 0.0,
+        attention_dropout=fields.dropout("attn_pdrop"),
     )
 
 
@@ -164,16 +191,16 @@ def _bloom(fields: _Fields, name: str) -> ModelSpec:
         _gpt2(fields, name),
         learned_positions=0,
         embedding_norm=True,
-        attention_dropout=bool(fields.values.get("attention_dropout")),
+        attention_dropout=fields.dropout("attention_dropout"),
     )
 
 
 def _mpt(fields: _Fields, name: str) -> ModelSpec:
     """MosaicML's MPT: no biases, ALiBi or learned positions, tied embeddings."""
-    base = _base(fields, name)
+    base = _base(fields, name, wide=True)
     attention = fields.values.get("attn_config") or {}
     alibi = bool(attention.get("alibi", False)) if isinstance(attention, Mapping) else False
-    positions = fields.count("max_seq_len", default=2048)
+    positions = fields.count("max_seq_len", default=2048, most=10**9)
     return replace(
         base,
         ffn_hidden=fields.count("expansion_ratio", default=4) * base.hidden,
@@ -191,15 +218,16 @@ def _gemma(fields: _Fields, name: str) -> ModelSpec:
 
 def _mixtral(fields: _Fields, name: str) -> ModelSpec:
     base = _base(fields, name)
+    experts = fields.count("num_local_experts")
     return replace(
         base,
         ffn_hidden=0,
         groups=(LayerGroup("moe", base.layers),),
         experts=Experts(
-            count=fields.count("num_local_experts"),
+            count=experts,
             topk=fields.count("num_experts_per_tok"),
             ffn_hidden=base.ffn_hidden,
-            capacity_factor=fields.positive("capacity_factor"),
+            capacity_factor=fields.capacity(experts),
         ),
     )
 
@@ -209,9 +237,7 @@ def _qwen_moe(fields: _Fields, name: str) -> ModelSpec:
     third = fields.values["model_type"] == "qwen3_moe"
     base = _qwen3(fields, name) if third else _qwen2(fields, name)
     step = fields.count("decoder_sparse_step", default=1)
-    dense_only = fields.values.get("mlp_only_layers") or []
-    if not isinstance(dense_only, list):
-        raise InputError(f"{fields.where}: mlp_only_layers: {dense_only!r} found, a list of layer numbers is needed")
+    dense_only = set(fields.items("mlp_only_layers", int, "layer numbers"))
     kinds: list[Literal["dense", "moe"]] = [
         "moe" if i not in dense_only and (i + 1) % step == 0 else "dense" for i in range(base.layers)
     ]
@@ -265,8 +291,8 @@ def _deepseek(fields: _Fields, name: str) -> ModelSpec:
 
 def _gpt_oss(fields: _Fields, name: str) -> ModelSpec:
     base = _base(fields, name)
-    kinds = fields.values.get("layer_types") or []
-    windowed = sum(kind == "sliding_attention" for kind in kinds) / base.layers if kinds else 0.5
+    kinds = fields.items("layer_types", str, "kinds of attention")
+    windowed = sum(kind == "sliding_attention" for kind in kinds) / len(kinds) if kinds else 0.5
     return replace(
         base,
         ffn_hidden=0,
@@ -281,7 +307,7 @@ def _gpt_oss(fields: _Fields, name: str) -> ModelSpec:
             ffn_hidden=base.ffn_hidden,
             router_bias=True,
         ),
-        sliding_window=fields.count("sliding_window", default=0, least=0),
+        sliding_window=fields.count("sliding_window", default=0, least=0, most=10**9),
         sliding_share=windowed,
     )
 

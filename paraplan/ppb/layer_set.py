@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paraplan.documents import is_file, read_document, write_whole
+from paraplan.documents import find_file, read_document, write_whole
 from paraplan.errors import InputError
-from paraplan.records import refuse_unknown, shortened
+from paraplan.records import refuse_unknown, shown
 
 BUNDLED = Path(__file__).parent / "layers"
 
@@ -124,9 +124,9 @@ def load_layers(name_or_path: str, folder: str | None = None, where: str = "laye
         if not Path(folder).exists():
             raise InputError(f"-lf: {folder!r} found, an existing folder or layer file is needed")
         tried = [Path(folder), *(Path(folder) / name for name in (given, f"{given}.json"))]
-    for path in tried:
-        if is_file(path):
-            return read_layers(read_document(path), str(path))
+    found = find_file([Path()], map(str, tried))
+    if found is not None:
+        return read_layers(read_document(found), str(found))
     if folder is not None:
         raise InputError(f"-lf: {folder!r} found, a folder with {given} or {given}.json is needed")
     known = bundled_names()
@@ -151,7 +151,7 @@ def read_layers(document: Any, where: str) -> LayerSet:
     counts = document.get("auto_partition_layer")
     if counts is not None and not isinstance(counts, Mapping):
         raise InputError(
-            f"{where}: auto_partition_layer: {shortened(counts)} found, a mapping of layer to its number is needed"
+            f"{where}: auto_partition_layer: {shown(counts)} found, a mapping of layer to its number is needed"
         )
     layers = tuple(_layer(entry, i, counts or {}, where) for i, entry in enumerate(described))
     if not any(layer.role == "BODY" for layer in layers):
@@ -183,9 +183,7 @@ def _layer(entry: Any, index: int, counts: Mapping[str, Any], where: str) -> Lay
     if count is None:
         count = counts.get(name, 1)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
-        raise InputError(
-            f"{place}.nb_layer: {shortened(count)} found, a whole number from 1 to {MOST_LAYERS:,} is needed"
-        )
+        raise InputError(f"{place}.nb_layer: {shown(count)} found, a whole number from 1 to {MOST_LAYERS:,} is needed")
     forward = _number(values, "forward_time" if "forward_time" in values else "time", place, needed=True)
     backward = _number(values, "backward_time", place)
     if backward is None:
@@ -216,11 +214,11 @@ def _strategies(values: Mapping[str, Any], backward: float, place: str) -> dict[
         found[strategy] = Strategy(memory, extra)
     named = {} if values.get("strategies") is None else values["strategies"]
     if not isinstance(named, Mapping):
-        raise InputError(f"{place}.strategies: {shortened(named)} found, a mapping of strategy to its costs is needed")
+        raise InputError(f"{place}.strategies: {shown(named)} found, a mapping of strategy to its costs is needed")
     for strategy, costs in named.items():
         where = f"{place}.strategies.{strategy}"
         if not isinstance(costs, Mapping):
-            raise InputError(f"{where}: {shortened(costs)} found, a mapping is needed")
+            raise InputError(f"{where}: {shown(costs)} found, a mapping is needed")
         for key in costs:
             if key not in ("activation", "extra", "transient", "host_time"):
                 raise InputError(f"{where}.{key}: unknown field; allowed: activation, extra, transient, host_time")
@@ -240,7 +238,7 @@ def _number(values: Mapping[str, Any], name: str, place: str, *, needed: bool = 
             raise InputError(f"{place}.{name}: missing, a number of at least 0 is needed")
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
-        raise InputError(f"{place}.{name}: {shortened(value)} found, a number from 0 to {LARGEST:g} is needed")
+        raise InputError(f"{place}.{name}: {shown(value)} found, a number from 0 to {LARGEST:g} is needed")
     return float(value)
 
 

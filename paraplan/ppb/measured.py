@@ -18,7 +18,7 @@ from paraplan.documents import read_document
 from paraplan.errors import InputError
 from paraplan.ppb.layer_set import LARGEST, LayerSet, Strategy
 from paraplan.ppb.lists import read_lists
-from paraplan.records import shortened
+from paraplan.records import shown
 
 Rows = list[list[int]]
 
@@ -286,7 +286,7 @@ def _section(values: Any, name: str, where: str) -> Mapping[str, Any]:
 def _whole(values: Mapping[str, Any], name: str, where: str) -> int:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{where}.{name}: {shortened(value)} found, a whole number of at least 1 is needed")
+        raise InputError(f"{where}.{name}: {shown(value)} found, a whole number of at least 1 is needed")
     return value
 
 
@@ -300,7 +300,7 @@ def _number(values: Mapping[str, Any], name: str, where: str) -> float:
 
 def _mebibytes(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
-        raise InputError(f"{where}: {shortened(value)} found, a number from 0 to {LARGEST:g} is needed")
+        raise InputError(f"{where}: {shown(value)} found, a number from 0 to {LARGEST:g} is needed")
     return float(value)
 
 
@@ -333,5 +333,5 @@ def _pairs(ids: Any, measured: Any, run: int, where: str) -> dict[int, float]:
         raise InputError(f"{where}: stage_id and memories, lists of the same length for every run, are needed")
     for stage in stages:
         if isinstance(stage, bool) or not isinstance(stage, int):
-            raise InputError(f"{where}.stage_id: {shortened(stage)} found, a whole number is needed")
+            raise InputError(f"{where}.stage_id: {shown(stage)} found, a whole number is needed")
     return {stage: _mebibytes(value, f"{where}.memories") for stage, value in zip(stages, values, strict=True)}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, StrictBool, StrictStr
 
-from paraplan.documents import is_file, read_document
+from paraplan.documents import find_file, read_document
 from paraplan.errors import InputError
 from paraplan.layouts import SCHEDULES
 from paraplan.pipeline_plan import PipelinePlan
@@ -19,7 +19,7 @@ from paraplan.ppb.layer_set import layers_document, load_layers, read_layers
 from paraplan.ppb.lists import read_lists
 from paraplan.ppb.problem import BalanceProblem, Counts
 from paraplan.published_plan import read_plan_json
-from paraplan.records import build, refuse_unknown, shortened
+from paraplan.records import build, refuse_unknown, shown
 from paraplan.simulator import Timeline, simulate
 
 LIST_KEYS = ("offset", "recompute", "select_recompute", "select_comm_recompute")
@@ -109,16 +109,14 @@ def read_plans(path: Path, problem: BalanceProblem) -> list[tuple[str, Counts]]:
     """
     document = read_document(path)
     if not isinstance(document, Mapping) or not document:
-        raise InputError(f"{path}: {shortened(document)} found, a mapping of plans is needed")
+        raise InputError(f"{path}: {shown(document)} found, a mapping of plans is needed")
     alone = any(key in ASSIGNMENT_KEYS for key in document)
     plans = {"manual": document} if alone else document
     found = []
     for name, given in plans.items():
         where = str(path) if alone else f"{path}: {name}"
         if not isinstance(given, Mapping):
-            raise InputError(
-                f"{where}: {shortened(given)} found, a mapping with {', '.join(ASSIGNMENT_KEYS)} is needed"
-            )
+            raise InputError(f"{where}: {shown(given)} found, a mapping with {', '.join(ASSIGNMENT_KEYS)} is needed")
         refuse_unknown(given, ASSIGNMENT_KEYS, where)
         found.append((str(name), counts_of(given, problem, where)))
     return found
@@ -162,7 +160,7 @@ def read_problem(given: Any, where: str, folder: Path, schedule: str | None = No
         InputError: names ``where``, the field, what was found and what is needed.
     """
     if not isinstance(given, Mapping):
-        raise InputError(f"{where}: {shortened(given)} found, a mapping is needed")
+        raise InputError(f"{where}: {shown(given)} found, a mapping is needed")
     written = build(_Written, given, where)
     stages = written.stages
 
@@ -174,12 +172,12 @@ def read_problem(given: Any, where: str, folder: Path, schedule: str | None = No
         return () if value == [] else per_stage(value, stages, f"{where}: {name}", **bounds)
 
     if isinstance(written.layers, str):
-        beside = folder / written.layers
-        layers = load_layers(str(beside) if is_file(beside) else written.layers, where=f"{where}: layers")
+        beside = find_file([folder], [written.layers])
+        layers = load_layers(str(beside or written.layers), where=f"{where}: layers")
     elif isinstance(written.layers, Mapping):
         layers = read_layers(written.layers, f"{where}: layers")
     else:
-        raise InputError(f"{where}: layers: {shortened(written.layers)} found, a layer file is needed")
+        raise InputError(f"{where}: layers: {shown(written.layers)} found, a layer file is needed")
     name = written.schedule if schedule is None else schedule
     if name is None:
         name = "interleaved" if written.interleave > 1 else "1f1b"
@@ -238,7 +236,7 @@ def per_stage(
         good = isinstance(one, (int, float)) and not isinstance(one, bool) and least <= one <= most
         if not good or (above and one == least):
             bound = f" {'above' if above else 'of at least'} {least:g}" if least > -math.inf else ""
-            raise InputError(f"{where}: {shortened(one)} found, a finite number{bound} is needed")
+            raise InputError(f"{where}: {shown(one)} found, a finite number{bound} is needed")
     return tuple(float(one) for one in values)
 
 
@@ -279,15 +277,13 @@ def _from_assignment(
         raise InputError(f"{where}: {beside[0]}: found beside assignment, one of them is needed")
     assignment = given["assignment"]
     if not isinstance(assignment, Mapping) or not assignment:
-        raise InputError(
-            f"{where}: assignment: {shortened(assignment)} found, a mapping of layer to strategies is needed"
-        )
+        raise InputError(f"{where}: assignment: {shown(assignment)} found, a mapping of layer to strategies is needed")
     refuse_unknown(assignment, [layer.name for layer in problem.bodies], where, "assignment.")
     for t, layer in enumerate(problem.bodies):
         field = f"{where}: assignment.{layer.name}"
         by_strategy = assignment.get(layer.name, {})
         if not isinstance(by_strategy, Mapping):
-            raise InputError(f"{field}: {shortened(by_strategy)} found, a mapping of strategy to counts is needed")
+            raise InputError(f"{field}: {shown(by_strategy)} found, a mapping of strategy to counts is needed")
         for strategy, table in by_strategy.items():
             rows = _table(table, problem, f"{field}.{strategy}")
             for (v, s), q in places.items():

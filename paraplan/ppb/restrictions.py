@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from paraplan.errors import InputError
 from paraplan.pipeline_plan import Table
-from paraplan.records import shortened
+from paraplan.records import shown
 
 if TYPE_CHECKING:
     from paraplan.ppb.problem import BalanceProblem, Counts
@@ -162,7 +162,7 @@ def _of_places(problem: "BalanceProblem", table: Table, name: str) -> "Counts":
     layers = sum(layer.count for layer in problem.bodies if layer.role == "BODY")
     for x in itertools.chain.from_iterable(table):
         if abs(x) > layers:
-            raise InputError(f"{name}: {shortened(x)} found, {layers} layers are there")
+            raise InputError(f"{name}: {shown(x)} found, {layers} layers are there")
     return np.array(table, dtype=np.int64)[problem.chunk_of, problem.stage_of]
 
 

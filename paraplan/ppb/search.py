@@ -6,10 +6,10 @@ leaves against the one it joins). Assignments over the memory limit are allowed 
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from paraplan.compilation import compiled
 from paraplan.ppb.problem import BalanceProblem, Counts
 from paraplan.ppb.restrictions import FREE
 from paraplan.ppb.threads import WORKERS, run_all
@@ -122,7 +122,7 @@ def anneal(
     return run_all(run, range(len(starts)), lambda: stopped.fill(True), seconds)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _place_durations(arrays, counts, durations, q):  # type: ignore[no-untyped-def]
     """Durations of the three classes of place ``q``."""
     classes, stage_of = arrays[5], arrays[6]
@@ -145,7 +145,7 @@ def _place_durations(arrays, counts, durations, q):  # type: ignore[no-untyped-d
     durations[classes[2, q]] = w * rate + fixed[classes[2, q]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _overflow(arrays, counts, s):  # type: ignore[no-untyped-def]
     """Peak memory of stage ``s`` over its limit, as a share of the limit; negative: that much is free."""
     stage_of, chunk_of, parameter, activation, transient = arrays[6], arrays[7], arrays[11], arrays[12], arrays[13]
@@ -182,7 +182,7 @@ def _overflow(arrays, counts, s):  # type: ignore[no-untyped-def]
     return (static + peak) / limit[s] - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _makespan(arrays, durations, p2p, ends):  # type: ignore[no-untyped-def]
     klass, before, source, crosses, meets = arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
     latest = 0.0
@@ -206,7 +206,7 @@ def _makespan(arrays, durations, p2p, ends):  # type: ignore[no-untyped-def]
     return latest
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _remember(arrays, ends, p2p, path):  # type: ignore[no-untyped-def]
     """Count the classes on the longest path into ``path``; returns the seconds of its sends."""
     klass, before, source, crosses, meets = arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
@@ -234,7 +234,7 @@ def _remember(arrays, ends, p2p, path):  # type: ignore[no-untyped-def]
     return sends * p2p
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _in_order(counts, t):  # type: ignore[no-untyped-def]
     """Whether type ``t`` lies between its neighbours in the order of the model."""
     types, strategies, places = counts.shape
@@ -255,7 +255,7 @@ def _in_order(counts, t):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _within_bounds(counts, low, high):  # type: ignore[no-untyped-def]
     """Whether the running sums of layers over the places keep to their bounds."""
     total = 0
@@ -268,7 +268,7 @@ def _within_bounds(counts, low, high):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
     if one < 0:
         return False
@@ -280,7 +280,7 @@ def _mixed(counts, q, one, other):  # type: ignore[no-untyped-def]
     return a > 0 and b > 0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _anneal(  # type: ignore[no-untyped-def]
     arrays,
     p2p,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from paraplan.compilation import compiled
 from paraplan.errors import InputError
 from paraplan.simulator.schedules import BATCHED, OPERATIONS, V_SHAPED, B, Block, F, Order, W, order
 
@@ -47,7 +47,8 @@ class PipelineGraph:
 
     def ends(self, durations: Array, p2p: float = 0.0) -> Array:
         """End of every block, shape (n,), for durations per class and seconds per send."""
-        return _ends(self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p)
+        ends: Array = _ends(self.klass, self.before, self.source, self.crosses, self.meets, durations, p2p)
+        return ends
 
     def makespan(self, durations: Array, p2p: float = 0.0) -> float:
         """From the first start to the last end."""
@@ -236,7 +237,7 @@ def _label(s: int, block: Block) -> str:
     return f"{OPERATIONS[block.operation]}{block.micro_batch} of chunk {block.chunk} on stage {s}"
 
 
-@numba.njit(cache=True)
+@compiled
 def _ends(
     klass: Index, before: Index, source: Index, crosses: Array, meets: Index, durations: Array, p2p: float
 ) -> Array:
@@ -256,7 +257,7 @@ def _ends(
     return ends
 
 
-@numba.njit(cache=True)
+@compiled
 def _critical(
     klass: Index,
     before: Index,

@@ -98,6 +98,7 @@ def test_latent_attention_by_hand() -> None:
                 "hidden_size": 64,
                 "num_attention_heads": 8,
                 "num_hidden_layers": 2,
+                "intermediate_size": 128,
                 "vocab_size": 100,
                 "num_key_value_heads": 3,
             },
@@ -108,6 +109,53 @@ def test_latent_attention_by_hand() -> None:
 def test_wrong_config_names_the_field(config: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(config, "m", "m.json")
+
+
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+EXPERTS = {"num_local_experts": 8, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e20, 0, True])
+def test_impossible_count_names_the_field(field: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"m.json: {field}: .* found, a whole number of at least 1"):
+        read(SMALL | {field: value}, "m", "m.json")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field", "value"),
+    [
+        *[("gpt_oss", "layer_types", value) for value in (3, "abc", [1])],
+        *[("qwen3_moe", "mlp_only_layers", value) for value in (3, [[1]], [True])],
+        *[("mixtral", "capacity_factor", value) for value in (float("inf"), float("nan"), 0, 9)],
+        *[("gpt2", "attn_pdrop", value) for value in (-0.1, 1.1, "x")],
+    ],
+)
+def test_impossible_field_of_a_family_is_named(model_type: str, field: str, value: object) -> None:
+    config = SMALL | EXPERTS | {"model_type": model_type}
+    read(config, "m", "m.json")
+    with pytest.raises(InputError, match=f"m.json: {field}: "):
+        read(config | {field: value}, "m", "m.json")
+
+
+def test_no_dropout_is_a_probability() -> None:
+    assert not read(SMALL | {"model_type": "gpt2", "attn_pdrop": 0.0}, "m", "m.json").attention_dropout
+
+
+def test_misspelt_width_is_missing_and_foreign_keys_are_not_read() -> None:
+    assert read(SMALL | {"torch_dtype": "bfloat16"}, "m", "m.json").ffn_hidden == 128
+    misspelt = {key.replace("intermediate", "intermediat"): value for key, value in SMALL.items()}
+    with pytest.raises(InputError, match=r"intermediate_size .*: missing"):
+        read(misspelt, "m", "m.yaml")
+    # GPT-2's n_inner may be absent: four times the width.
+    assert read(misspelt | {"model_type": "gpt2"}, "m", "m.yaml").ffn_hidden == 256
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
