@@ -29,6 +29,7 @@ from paraplan.nd.rules import rules
 from paraplan.nd.search_spec import NAMES, SearchSpec
 from paraplan.performance.metrics import model_flops_per_token
 from paraplan.problem import Problem
+from paraplan.simulator.schedules import V_SHAPED
 from paraplan.training import Precision, TrainingSpec
 
 OUTPUT_COLUMNS = (
@@ -192,19 +193,25 @@ def read_row(cells: Mapping[str, str]) -> Row:
 
 
 def _require_lawful(problem: Problem, layouts: Layouts) -> None:
-    """Check a row by the rules of the search: one of its layouts must satisfy them all.
+    """Check a row by the rules of the search that no framework escapes: one of its layouts must satisfy them all.
 
     Raises:
         InputError: none does; names the rule that the last one breaks.
     """
     columns = {name: getattr(layouts, name) for name in COLUMNS}
+    batch = problem.training.global_batch
+    exceptions = {
+        # Where every chunk has one layer, the tables count the embedding and the head as layers.
+        "layers over chunks": layouts.pp * layouts.vpp <= problem.model.layers + 2,
+        # Batches are published rounded.
+        "batch over dp and mbs": np.abs(layouts.dp * layouts.mbs * layouts.mb / batch - 1) <= ROUNDED_BATCH,
+        "sequence over cp": problem.training.sequence_length % layouts.cp == 0,
+    }
     lawful = np.ones(len(layouts), dtype=bool)
     for rule in rules(problem, SearchSpec()):
-        if rule.name == "layers over chunks":
-            # Where every chunk has one layer, the tables count the embedding and the head as layers.
-            left = lawful & (layouts.pp * layouts.vpp <= problem.model.layers + 2)
-        else:
-            left = lawful & rule.holds(columns)
+        if rule.name not in NECESSARY:
+            continue
+        left = lawful & exceptions.get(rule.name, True) & (rule.name in exceptions or rule.holds(columns))
         if not left.any():
             last = layouts.row(int(np.argmax(lawful)))
             found = ", ".join(
@@ -212,6 +219,22 @@ def _require_lawful(problem: Problem, layouts: Layouts) -> None:
             )
             raise InputError(f"{found} breaks rule '{rule.name}': {rule.reason}")
         lawful = left
+
+
+NECESSARY = (
+    "heads over tp",
+    "layers over pp",
+    "layers over chunks",
+    "sequence over cp",
+    "ep needs experts",
+    "experts over ep",
+    "experts over devices",
+    "batch over dp and mbs",
+    "interleaving needs a pipeline",
+)
+"""Rules that a run that took place cannot have broken; the others are what frameworks of today ask for."""
+
+ROUNDED_BATCH = 0.05
 
 
 def _without_flash(cells: Mapping[str, str], framework: FrameworkSpec) -> bool:
@@ -258,7 +281,10 @@ def _layouts(cells: Mapping[str, str], problem: Problem, dp: int, tp: int, pp: i
     elif name == "interleaved":
         chunks = [v for v in range(2, 13) if model.layers % (pp * v) == 0] or [2]
     else:
-        chunks = [2 if name == "zb-v" else 1]
+        chunks = [1]
+    if name in V_SHAPED:
+        # Tables count a bidirectional pipeline's two chunks as none or as one.
+        chunks = [2]
     size = _count(cells, "micro_batch", 0)
     sizes = [size] if size else ([b for b in (1, 2, 4, 8) if batch % (dp * b) == 0] or [1])
     rows = []

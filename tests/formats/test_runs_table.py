@@ -84,7 +84,7 @@ CUSTOM = {"model": "mine", "layers": "4", "hidden": "1024", "heads": "8"}
     [
         ({"micro_batch": "3"}, "mbs=3 breaks rule 'batch over dp and mbs': the global batch 16"),
         ({"micro_batch": "64"}, "mbs=64 breaks rule 'batch over dp and mbs'"),
-        ({"global_batch": "17"}, "breaks rule 'batch over dp and mbs': the global batch 17"),
+        ({"global_batch": "7"}, "breaks rule 'batch over dp and mbs': the global batch 7"),
         ({"num_devices": "64", "tp": "1", "pp": "64"}, "pp=64 breaks rule 'layers over pp'"),
         ({"num_devices": "64", "tp": "64"}, "tp=64 breaks rule 'heads over tp'"),
         ({"num_devices": "14", "cp": "7"}, "cp=7, cp_kind=ring breaks rule 'sequence over cp'"),
@@ -130,6 +130,11 @@ def test_impossible_row_says_why(changed: dict[str, str], message: str) -> None:
         {"num_devices": "16", "pp": "8", "layers": "30", "vpp": "4", "schedule": "interleaved-1f1b"},
         {"recompute": "selective(every 2nd layer)", "schedule": "none", "attention": "FlashAttention-2", "sp": "Yes"},
         {"notes": "etp=99999999999999999999"},
+        {"num_devices": "64", "pp": "4", "schedule": "dualpipe", "global_batch": "64"},
+        {"num_devices": "64", "pp": "4", "schedule": "zb-v", "vpp": "1", "global_batch": "64"},
+        # Frameworks of today want groups of pp micro-batches, and batches that are whole.
+        {"num_devices": "64", "pp": "4", "vpp": "2", "global_batch": "24", "micro_batch": "1"},
+        {"global_batch": "2046", "micro_batch": "4"},
     ],
 )
 def test_possible_row_is_answered(changed: dict[str, str]) -> None:
