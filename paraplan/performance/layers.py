@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+import numpy.typing as npt
 
 from paraplan.clusters.placement import Placement, place
 from paraplan.combinations import Combinations, combine
 from paraplan.layer_kinds import KINDS
-from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, Layouts
+from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES, Layouts
 from paraplan.models.spec import LayerKind
 from paraplan.performance import communication
 from paraplan.performance.compute import Array, Kernels, Product
@@ -46,11 +47,16 @@ class LayerCosts:
     kinds: dict[str, KindCost]
     boundary_bytes_U: Array
     """Bytes that one micro-batch sends from stage to stage."""
+    paired_U: npt.NDArray[np.bool_]
+    """Whether DualPipe runs forward and backward passes of two micro-batches side by side."""
 
 
 def layer_costs(problem: Problem, layouts: Layouts) -> LayerCosts:
     """Cost of every kind of layer of ``problem`` under every layout."""
-    combinations = combine(layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.sp, layouts.mbs, layouts.cp_kind)
+    combinations = combine(
+        layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.sp, layouts.mbs, layouts.cp_kind,
+        (layouts.schedule == DUALPIPE).astype(np.int64),
+    )  # fmt: skip
     return _Costing(problem, layouts.take(combinations.rows_U), combinations).costs()
 
 
@@ -70,6 +76,7 @@ class _Costing:
             column.astype(np.float64) for column in (layouts.tp, layouts.cp, layouts.ep, layouts.etp, layouts.mbs)
         )
         self.sp = layouts.sp.astype(bool) & (layouts.tp > 1)
+        self.paired = layouts.schedule == DUALPIPE
         self.zero = np.zeros(len(layouts))
         training, model = problem.training, problem.model
         self.tokens = self.mbs * training.sequence_length / self.cp
@@ -90,7 +97,9 @@ class _Costing:
         # Each tensor rank sends its share; without sequence parallelism the next stage gathers them over the fast
         # links (Narayanan et al., arXiv:2104.04473, section 4.1).
         boundary = self.hidden_bytes / self.tp
-        return LayerCosts(self.combinations, {kind: kinds[kind] for kind in KINDS if kind in kinds}, boundary)
+        return LayerCosts(
+            self.combinations, {kind: kinds[kind] for kind in KINDS if kind in kinds}, boundary, self.paired
+        )
 
     # --- transformer layers -------------------------------------------------------------------------------------
 
@@ -101,9 +110,9 @@ class _Costing:
         if kind == "dense":
             feed, feed_column, feed_forward_bytes = self._dense_feed_forward(model.ffn_hidden, self.tokens)
             feed_tp = self._block_communication(feed_column)
-            expert = (self.zero, self.zero)
+            exchange = inner = self.zero
         else:
-            feed, feed_forward_bytes, feed_tp, expert = self._experts()
+            feed, feed_forward_bytes, feed_tp, exchange, inner = self._experts()
         norm_bytes = self.shard_tokens * model.hidden * (8 if training.fused_norm else UNFUSED_NORM_BYTES)
         residual_bytes = self.shard_tokens * model.hidden * (12 + (2 if model.attention_dropout else 0))
         rotary = 0.0 if model.learned_positions else 4.0
@@ -116,17 +125,13 @@ class _Costing:
         attention_tp = self._block_communication(column)
         ring = self._context(core_forward, core_backward)
         linear = reduce(Product.__add__, [*projections, feed])
+        compute = linear.forward + core_forward + bytes_seconds + bytes_launch
         forward = Part(
-            linear.forward + core_forward + bytes_seconds + bytes_launch,
-            attention_tp[0] + feed_tp[0],
-            ring[0],
-            expert[0],
+            compute, attention_tp[0] + feed_tp[0], ring[0], inner + self._exposed_exchange(exchange, compute)
         )
+        compute = linear.backward + core_backward + 1.8 * bytes_seconds + 1.5 * bytes_launch
         backward = Part(
-            linear.backward + core_backward + 1.8 * bytes_seconds + 1.5 * bytes_launch,
-            attention_tp[1] + feed_tp[1],
-            ring[1],
-            expert[1],
+            compute, attention_tp[1] + feed_tp[1], ring[1], inner + self._exposed_exchange(exchange, compute)
         )
         norms = passes * self.kernels.bytes_seconds(norm_bytes)
         activation = passes * self.kernels.bytes_seconds(feed_forward_bytes)
@@ -230,8 +235,9 @@ class _Costing:
         second = linear(tokens, width / self.tp, model.hidden)
         return first + second, first, tokens * width / self.tp * (6 if model.gated else 4)
 
-    def _experts(self) -> tuple[Product, Array, tuple[Array, Array], tuple[Array, Array]]:
-        """Router, routed and shared experts: products, bytes, exposed tp and ep communication."""
+    def _experts(self) -> tuple[Product, Array, tuple[Array, Array], Array, Array]:
+        """Router, routed and shared experts: products, bytes, exposed tp communication; a pass's exchanges over ep and
+        gathering over etp."""
         model, framework, linear = self.problem.model, self.problem.framework, self.kernels.linear
         experts = model.experts
         assert experts is not None, "expert layers need experts"
@@ -271,8 +277,15 @@ class _Costing:
         )
         inner_group = self._group(self.layouts.etp, np.ones_like(self.layouts.etp))
         inner = np.where(self.layouts.etp > 1, self._all_gather(inner_group, arriving * model.hidden * 2.0), 0.0)
-        exposed = 2 * exchange * (1 - framework.overlap_expert) + 2 * inner
-        return products, moved, shared_tp, (exposed, exposed)
+        return products, moved, shared_tp, 2 * exchange, 2 * inner
+
+    def _exposed_exchange(self, exchange: Array, compute: Array) -> Array:
+        """What shows of a pass's exchanges: the framework's share, or what DualPipe cannot run behind the computation
+        of another micro-batch (arXiv:2412.19437, section 3.2.1)."""
+        shown: Array = np.where(
+            self.paired, np.maximum(0.0, exchange - compute), exchange * (1 - self.problem.framework.overlap_expert)
+        )
+        return shown
 
     def _expert_launches(self, local: Array) -> Array | float:
         """Seconds that launching an expert layer's kernels shows each way, beside its products'.
@@ -350,6 +363,8 @@ class _Costing:
     def _all_gather(self, group: Placement, size: Array) -> Array:
         return communication.all_gather(self.problem.cluster, group, size)
 
+
+DUALPIPE = SCHEDULES.index("dualpipe-v")
 
 UNFUSED_NORM_BYTES = 72
 """Bytes an element that two norms written as separate operators move: to fp32 (6), square (8), mean (4), scale (8),

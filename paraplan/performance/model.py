@@ -320,9 +320,14 @@ class _Step:
         forward = backward = np.zeros(len(self.costs.combinations))
         for kind, count in (("dense", dense), ("moe", model.layers - dense)):
             if count:
-                cost = self.costs.kinds[kind]
-                forward = forward + count * (cost.forward.compute + cost.forward.tp + cost.forward.cp)
-                backward = backward + count * (cost.backward.compute + cost.backward.tp + cost.backward.cp)
+                one, other, paired = (
+                    self.costs.kinds[kind].forward,
+                    self.costs.kinds[kind].backward,
+                    self.costs.paired_U,
+                )
+                # An exchange that DualPipe could not hide lasts as much longer as compute is faster.
+                forward = forward + count * np.where(paired, one.total, one.compute + one.tp + one.cp)
+                backward = backward + count * np.where(paired, other.total, other.compute + other.tp + other.cp)
         forward, backward = forward[self.inverse], backward[self.inverse]
         for kind, count in (("dense", dense), ("moe", model.layers - dense)):
             if kind in self.swapped:

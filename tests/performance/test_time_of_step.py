@@ -290,6 +290,20 @@ def test_permuted_layouts_give_permuted_times() -> None:
     assert np.array_equal(performance.step_times(problem, layouts.take(order)), seconds[order])
 
 
+def test_deepseek_v3_on_its_own_cluster() -> None:
+    # arXiv:2412.19437, sections 1 and 3.2: 180,000 H800 hours for 10^12 tokens; 16 stages, 64-way experts, DualPipe.
+    problem = Problem(
+        load_model("deepseek-v3"),
+        make_cluster(load_device("h800"), 2048),
+        TrainingSpec(4096, 15360, "fp8"),
+        load_framework("megatron"),
+    )
+    layout = {"dp": 128, "ep": 64, "pp": 16, "vpp": 2, "mb": 120, "zero_stage": 1, "op": 128}
+    layout |= {"schedule": SCHEDULES.index("dualpipe-v"), "recompute": RECOMPUTE.index("select")}
+    step = performance.step_times(problem, Layouts.of([layout]))[0]
+    assert step / (4096 * 15360) * 1e12 * 2048 / 3600 == pytest.approx(180_000, rel=0.05)
+
+
 def test_mfu_of_a_published_run_agrees_with_its_report() -> None:
     # NVIDIA's Megatron Bridge performance summary: Llama 3 70B on 64 GB200, 256 sequences of 8192 in 8.828 s.
     problem = Problem(

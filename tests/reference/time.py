@@ -257,7 +257,7 @@ class Layers:
         second = linear(self.tokens, width / self.tp, model.hidden)
         return [first, second], self.tokens * width / self.tp * (6 if model.gated else 4)
 
-    def expert_feed(self) -> tuple[list[tuple[float, float, float]], float, tuple[float, float], float]:
+    def expert_feed(self) -> tuple[list[tuple[float, float, float]], float, tuple[float, float], float, float]:
         problem, row, linear = self.problem, self.row, self.kernel.linear
         model, framework, cluster = problem.model, problem.framework, problem.cluster
         experts = model.experts
@@ -292,7 +292,12 @@ class Layers:
             copies = experts.topk if framework.expert_dispatch == "once-a-node" else None
             exchange = all_to_all(cluster, ep, etp, routed * load * model.hidden * 2.0, copies)
         inner = all_gather(cluster, etp, 1, arriving * model.hidden * 2.0)
-        return products, size, shared_tp, 2 * exchange * (1 - framework.overlap_expert) + 2 * inner
+        return products, size, shared_tp, 2 * exchange, 2 * inner
+
+    def exposed_exchange(self, exchange: float, compute: float) -> float:
+        if SCHEDULES[self.row["schedule"]] == "dualpipe-v":
+            return max(0.0, exchange - compute)
+        return exchange * (1 - self.problem.framework.overlap_expert)
 
     def layer(self, kind: str) -> tuple[Parts, Parts, dict[str, Parts]]:
         """Forward, backward, and what each recompute level adds."""
@@ -303,9 +308,9 @@ class Layers:
         ring = self.context(*core)
         if kind == "dense":
             feed, feed_size = self.dense_feed(model.ffn_hidden)
-            feed_tp, expert = self.block_tp(feed[0]), 0.0
+            feed_tp, exchange, inner = self.block_tp(feed[0]), 0.0, 0.0
         else:
-            feed, feed_size, feed_tp, expert = self.expert_feed()
+            feed, feed_size, feed_tp, exchange, inner = self.expert_feed()
         norm_size = self.shard * model.hidden * (8 if training.fused_norm else 72)
         residual_size = self.shard * model.hidden * (14 if model.attention_dropout else 12)
         rotary = 0.0 if model.learned_positions else 4.0
@@ -317,8 +322,8 @@ class Layers:
             "compute": forward_products + core[0] + pointwise + 14 * kernel.launch,
             "tp": attention_tp[0] + feed_tp[0],
             "cp": ring[0],
-            "ep": expert,
         }
+        forward["ep"] = inner + self.exposed_exchange(exchange, forward["compute"])
         backward = {
             "compute": sum(one[1] + one[2] for one in projections + feed)
             + core[1]
@@ -326,8 +331,8 @@ class Layers:
             + 1.5 * 14 * kernel.launch,
             "tp": attention_tp[1] + feed_tp[1],
             "cp": ring[1],
-            "ep": expert,
         }
+        backward["ep"] = inner + self.exposed_exchange(exchange, backward["compute"])
         activation = passes * kernel.moved(feed_size)
         of_module = {
             "core_attention": core[0],
@@ -423,10 +428,10 @@ def step(problem: Problem, row: dict[str, int]) -> float:
     sending = send(cluster, pp, stride, 2.0 * model.hidden * layers.tokens / tp)
     sends = 2 * sending * ((pp - 1) + mb * vpp * (1 - framework.overlap_pipeline))
     fill = (pp - 1) / pp * everything * FILL[SCHEDULES[row["schedule"]]] / vpp
+    hiding_parts = ("compute", "tp", "cp", *(("ep",) if SCHEDULES[row["schedule"]] == "dualpipe-v" else ()))
     hiding: tuple[float, ...] = tuple(
         sum(
-            count[kind]
-            * (sum(passes[kind][way][name] for name in ("compute", "tp", "cp")) + shown.get(kind, (0.0, 0.0))[way])
+            count[kind] * (sum(passes[kind][way][name] for name in hiding_parts) + shown.get(kind, (0.0, 0.0))[way])
             for kind in passes
         )
         / pp
