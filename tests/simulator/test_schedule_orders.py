@@ -145,6 +145,9 @@ def test_makespan_equals_the_longest_path_when_durations_are_random(
     schedule: tuple[str, int], stages: int, micro_batches: int, seed: int, p2p: float
 ) -> None:
     name, chunks = schedule
+    if name == "interleaved":
+        # Other numbers than groups of the stages may deadlock.
+        micro_batches = stages * (1 + micro_batches // 3)
     graph = build_graph(name, stages, micro_batches, chunks)
     durations = np.random.default_rng(seed).uniform(0.1, 5.0, graph.classes)
     makespan = graph.makespan(durations, p2p)
