@@ -152,8 +152,7 @@ def _cluster(value: Any, path: Path) -> ClusterSpec:
 
 def _check_training(problem: Problem, where: str) -> None:
     training, peaks, experts = problem.training, problem.cluster.device.peak_flops, problem.model.experts
-    kind = "fp8" if training.precision.startswith(("fp8", "mxfp8")) else training.precision
-    if kind not in peaks and kind != "fp32":
+    if not problem.cluster.device.computes(training.precision):
         known = ", ".join(peaks)
         raise InputError(
             f"{where}: training.precision: {training.precision!r} found, {problem.cluster.device.name} has {known}"

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from paraplan.errors import InputError
-from paraplan.records import build
+from paraplan.records import Count, build
 from paraplan.simulator.schedules import check_order
 from paraplan.training import Precision
 
-Positive = Annotated[int, Field(strict=True, ge=1)]
-Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
-"""Layers. The bound is far beyond any model: exports write every layer down."""
-CountTable = Annotated[tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...], Field(min_length=1)]
+Positive = Annotated[Count, Field(ge=1)]
+Layers = Annotated[Count, Field(le=1_000_000)]
+"""The bound is far beyond any model: exports write every layer down."""
+CountTable = Annotated[tuple[Annotated[tuple[Layers, ...], Field(min_length=1)], ...], Field(min_length=1)]
 """``[vpp][pp]``."""
 
 
@@ -34,8 +34,8 @@ class PublishedLayout:
     vpp: Positive
     mbs: Positive
     mb: Positive
-    sp: Annotated[int, Field(strict=True, ge=0, le=1)]
-    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)]
+    sp: Annotated[Count, Field(le=1)]
+    zero_stage: Annotated[Count, Field(le=3)]
     op: Positive
 
 
@@ -44,7 +44,7 @@ class PublishedLayer:
     """One entry of ``layers_description``."""
 
     name: str
-    nb_layer: Count
+    nb_layer: Layers
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,14 +176,13 @@ def pipeline_section(plan: RankedPlan) -> list[str]:
     lines = [f"### {plan.rank}. {plan.name}", "", f"{dimensions}.", ""]
     stages = len(pipeline["peak_memory_mib"])
     rows = [(f"layers, chunk {v}", *map(str, row)) for v, row in enumerate(pipeline["layers"])]
-    used = [strategy for strategy, counts in pipeline["recompute"].items() if any(any(row) for row in counts)]
-    for strategy, counts in pipeline["recompute"].items():
-        # One strategy for all layers repeats their counts.
-        if strategy in used and len(used) > 1:
+    used = {strategy: counts for strategy, counts in pipeline["recompute"].items() if any(any(row) for row in counts)}
+    if len(used) > 1:  # One strategy for all layers repeats their counts.
+        for strategy, counts in used.items():
             rows += [(f"{strategy}, chunk {v}", *map(str, row)) for v, row in enumerate(counts)]
     rows.append(("peak, GiB", *(f"{mib / 1024:.1f}" for mib in pipeline["peak_memory_mib"])))
     lines += table(("stage", *map(str, range(stages))), rows)
-    lines += ["", f"Recomputation of every layer: {used[0]}.", ""] if len(used) == 1 else [""]
+    lines += ["", f"Recomputation of every layer: {next(iter(used))}.", ""] if len(used) == 1 else [""]
     lines += [f"`offset: {[list(row) for row in pipeline['offset']]}`"]
     return lines
 

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from paraplan.records import Amount, Count, Number, Share
+from paraplan.training import Precision
 
 MOST_DEVICES = 10_000_000
 
@@ -106,6 +107,10 @@ class DeviceSpec:
     efficiency: Efficiency = field(default_factory=Efficiency)
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Field name to where its value was read."""
+
+    def computes(self, precision: Precision) -> bool:
+        """Whether it has a rate for this precision: one for every 8-bit recipe; single precision is everywhere."""
+        return precision == "fp32" or ("fp8" if "fp8" in precision else precision) in self.peak_flops
 
 
 @dataclass(frozen=True, slots=True)

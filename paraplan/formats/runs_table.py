@@ -211,7 +211,7 @@ def _require_lawful(problem: Problem, layouts: Layouts) -> None:
     for rule in rules(problem, SearchSpec()):
         if rule.name not in NECESSARY:
             continue
-        left = lawful & exceptions.get(rule.name, True) & (rule.name in exceptions or rule.holds(columns))
+        left = lawful & (exceptions[rule.name] if rule.name in exceptions else rule.holds(columns))
         if not left.any():
             last = layouts.row(int(np.argmax(lawful)))
             found = ", ".join(
@@ -503,8 +503,7 @@ def _precision(cells: Mapping[str, str], device: DeviceSpec) -> Precision:
     name = next((name for word, name in _PRECISIONS if word in text), None)
     if name is None:
         raise InputError(f"precision: {text!r} found, fp32, fp16, bf16, fp8…, mxfp8 or nvfp4 is needed")
-    # Every recipe in 8 bits runs at the device's one rate for them; single precision is there on every device.
-    if name != "fp32" and ("fp8" if "fp8" in name else name) not in peaks:
+    if not device.computes(name):
         raise InputError(f"precision: {text!r} found, {device.name} has {', '.join(peaks)}")
     return name
 

@@ -40,20 +40,17 @@ def load_framework(name: str, options: dict[str, Any] | None = None, where: str 
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"{where}: {shown(name)} found, one of {', '.join(framework_names())} is needed{hint}")
     path = _FOLDER / f"{known[key]}.yaml"
-    values = {field: value for field, value in read_mapping(path).items() if field not in ("aliases", "until")}
+    written = read_mapping(path)
+    values = {field: value for field, value in written.items() if field not in ("aliases", "until")}
     build(FrameworkSpec, {"name": known[key]} | values, str(path))
     asked = dict(options or {})
     if "release" in asked:
-        values |= _of_release(path, str(asked["release"]), f"{where}_options")
+        values |= _of_release(written.get("until", {}), str(asked["release"]), f"{where}_options")
     return build(FrameworkSpec, {"name": known[key]} | values | asked, f"{where}_options")
 
 
-def _of_release(path: Path, release: str, where: str) -> dict[str, Any]:
-    """What an earlier release did otherwise: of the entries under ``until`` the first that is not older."""
+def _of_release(earlier: dict[str, dict[str, Any]], release: str, where: str) -> dict[str, Any]:
+    """What an earlier release did otherwise: of the entries by their last release the first that is not older."""
     if not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", release):
         raise InputError(f"{where}: release: {shown(release)} found, year and month as in '25.11' are needed")
-    earlier: dict[str, dict[str, Any]] = read_mapping(path).get("until", {})
-    for last in sorted(earlier):
-        if release[:5] <= last:
-            return dict(earlier[last])
-    return {}
+    return next((earlier[last] for last in sorted(earlier) if release[:5] <= last), {})

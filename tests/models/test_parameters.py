@@ -85,6 +85,16 @@ def test_latent_attention_by_hand() -> None:
     assert found.experts == 256 * 3 * 7168 * 2048
 
 
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -93,15 +103,7 @@ def test_latent_attention_by_hand() -> None:
         ({"model_type": "llama", "hidden_size": 64}, "num_attention_heads .*: missing"),
         ({"model_type": "llama", "hidden_size": -1}, "hidden_size: -1 found"),
         (
-            {
-                "model_type": "llama",
-                "hidden_size": 64,
-                "num_attention_heads": 8,
-                "num_hidden_layers": 2,
-                "intermediate_size": 128,
-                "vocab_size": 100,
-                "num_key_value_heads": 3,
-            },
+            SMALL | {"num_key_value_heads": 3},
             "num_key_value_heads: 3 found, a divisor of the 8 heads",
         ),
     ],
@@ -111,14 +113,6 @@ def test_wrong_config_names_the_field(config: dict[str, object], message: str) -
         read(config, "m", "m.json")
 
 
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 2,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-}
 EXPERTS = {"num_local_experts": 8, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
