@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from paraplan import performance
-from paraplan.clusters.spec import Efficiency
-from paraplan.formats.runs_table import Answer, answer, estimate_table, framework_of, read_rows
-from paraplan.performance.calibration import calibrate
+from paraplan import time as performance
+from paraplan.question.clusters.spec import Efficiency
+from paraplan.runs.calibration import calibrate
+from paraplan.runs.table import Answer, answer, estimate_table, framework_of, read_rows
 
 DATA = Path(__file__).parent / "data"
 

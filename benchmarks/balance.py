@@ -11,8 +11,8 @@ import statistics
 import time
 from pathlib import Path
 
-from paraplan.ppb import BalanceProblem, BalanceSpec, balance
-from paraplan.ppb.layer_set import read_layers
+from paraplan.balance import BalanceProblem, BalanceSpec, balance
+from paraplan.balance.layer_set import read_layers
 
 CASES = Path(__file__).parent / "data" / "cases.json"
 SMALL, SHORT_S, LONG_S = 16 * 32 * 2, 10.0, 60.0

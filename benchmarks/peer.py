@@ -15,7 +15,7 @@ from pathlib import Path
 
 from search import problem_of
 
-from paraplan.nd import SearchSpec, search
+from paraplan.search import SearchSpec, search
 
 PEER = "llm-analysis==0.2.2"
 

@@ -15,16 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from paraplan import memory, performance
-from paraplan.clusters import load_device, make_cluster
-from paraplan.errors import NoAnswerError
-from paraplan.frameworks import load_framework
-from paraplan.models import load_model
-from paraplan.nd import SearchSpec, search
-from paraplan.nd.search_spec import UNSEARCHED
-from paraplan.nd.space import blocks_of
-from paraplan.problem import Problem
-from paraplan.training import TrainingSpec
+from paraplan import memory
+from paraplan import time as performance
+from paraplan.foundation.errors import NoAnswerError
+from paraplan.question.clusters import load_device, make_cluster
+from paraplan.question.frameworks import load_framework
+from paraplan.question.models import load_model
+from paraplan.question.problem import Problem
+from paraplan.question.search_spec import UNSEARCHED
+from paraplan.question.training import TrainingSpec
+from paraplan.search import SearchSpec, search
+from paraplan.search.space import blocks_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.reference.memory import peak

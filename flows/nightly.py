@@ -17,11 +17,11 @@ from prefect.states import Completed, Failed
 
 from flows.plan import STOPPED, leave, plan, versions
 from flows.server import prefect_api, wait_until_recorded
-from paraplan.configuration import load_plan
-from paraplan.documents import write_whole
-from paraplan.errors import InputError, ParaplanError
-from paraplan.plan_document import input_digests
-from paraplan.report import table
+from paraplan.foundation.documents import write_whole
+from paraplan.foundation.errors import InputError, ParaplanError
+from paraplan.plan.document import input_digests
+from paraplan.plan.report import table
+from paraplan.question.plan_config import load_plan
 from tasks.artifacts import publish
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from paraplan.documents import make_folder, write_whole
-from paraplan.errors import InputError
+from paraplan.foundation.documents import make_folder, write_whole
+from paraplan.foundation.errors import InputError
 
 FILES = ("plan.json", "candidates.csv", "ranking.png", "report.md")
 """What every plan puts into its folder, beside a folder for each ranked layout."""
 
 PLAN_FOLDER = re.compile(r"\d+-tp\d+\S*")
-"""Folders named by :func:`paraplan.plan_document.layout_name` with the rank in front."""
+"""Folders named by :func:`paraplan.plan.document.layout_name` with the rank in front."""
 
 
 def require_writable(folder: Path) -> None:

@@ -21,11 +21,11 @@ from pydantic import Field
 
 from flows.output import require_writable, write_files
 from flows.server import prefect_api, wait_until_recorded
-from paraplan.commands.arguments import Parser, positive
-from paraplan.configuration import PlanConfig, load_plan
-from paraplan.errors import InputError, ParaplanError
-from paraplan.plan_document import RankedPlan
-from paraplan.report import ranking_table, table, time_table
+from paraplan.cli.arguments import Parser, positive
+from paraplan.foundation.errors import InputError, ParaplanError
+from paraplan.plan.document import RankedPlan
+from paraplan.plan.report import ranking_table, table, time_table
+from paraplan.question.plan_config import PlanConfig, load_plan
 from tasks import code_version
 from tasks.artifacts import picture, publish
 from tasks.balance import balance_pipeline
@@ -41,7 +41,7 @@ from tasks.simulate import simulate_pipeline
 
 DEFAULT_CONFIG = "configs/plans/llama3-70b-1024xh100.yaml"
 
-COMPUTING_MODULES = ("paraplan.nd", "paraplan.memory", "paraplan.performance", "paraplan.ppb", "paraplan.simulator")
+COMPUTING_MODULES = ("paraplan.search", "paraplan.memory", "paraplan.time", "paraplan.balance", "paraplan.simulate")
 """The code whose change can move a plan; its digest is in ``plan.json``."""
 
 BAD_INPUT, NO_ANSWER = "Bad input", "No answer"

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from flows.environment import PROJECT, state_folder
 from flows.output import require_writable
-from paraplan.errors import InputError
+from paraplan.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

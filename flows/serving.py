@@ -17,9 +17,9 @@ from typing import Any
 from flows.environment import PROJECT, state_folder
 from flows.output import require_writable
 from flows.server import healthy, start
-from paraplan.commands.arguments import Parser
-from paraplan.documents import write_whole
-from paraplan.errors import InputError, ParaplanError
+from paraplan.cli.arguments import Parser
+from paraplan.foundation.documents import write_whole
+from paraplan.foundation.errors import InputError, ParaplanError
 
 PORT = 4280
 """Not Prefect's own 4200, where a user's other server may be."""

@@ -4,9 +4,9 @@ import json
 import math
 from typing import Any
 
-from paraplan.layouts import Layouts
-from paraplan.ppb import BalanceSpec, balance, describe
-from paraplan.problem import Problem
+from paraplan.balance import BalanceSpec, balance, describe
+from paraplan.question.layouts import Layouts
+from paraplan.question.problem import Problem
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 
@@ -14,7 +14,7 @@ from tasks.logs import step_logger
 @step(
     "balance",
     run_name="balance {name}",
-    modules=("paraplan.ppb",),
+    modules=("paraplan.balance",),
     ignored=("name",),
     isolated=True,
 )

@@ -13,8 +13,8 @@ from prefect.context import TaskRunContext
 from prefect.serializers import Serializer
 from prefect.states import Failed
 
-from paraplan.errors import ParaplanError
-from paraplan.fingerprints import digest
+from paraplan.foundation.errors import ParaplanError
+from paraplan.foundation.fingerprints import digest
 from tasks import code_version
 from tasks.logs import step_logger
 

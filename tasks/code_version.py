@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from paraplan.syntax import parse
+from paraplan.foundation.syntax import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("paraplan", "tasks")

@@ -1,14 +1,14 @@
 """Step 2: every layout that satisfies the frameworks' rules."""
 
-from paraplan.errors import InputError
-from paraplan.nd import SearchSpec, enumerate_space, nothing_legal
-from paraplan.problem import Problem
+from paraplan.foundation.errors import InputError
+from paraplan.question.problem import Problem
+from paraplan.search import SearchSpec, enumerate_space, nothing_legal
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 from tasks.tables import pack_layouts
 
 
-@step("enumerate", run_name="enumerate layouts of {problem.model.name}", modules=("paraplan.nd",))
+@step("enumerate", run_name="enumerate layouts of {problem.model.name}", modules=("paraplan.search",))
 def enumerate_layouts(problem: Problem, search: SearchSpec) -> Result:
     """List the valid layouts and count what each rule removed."""
     space = enumerate_space(problem, search)

@@ -1,14 +1,14 @@
 """Step 1: what is asked, in figures a person can check."""
 
-from paraplan.configuration import PlanConfig
-from paraplan.models import parameters
-from paraplan.plan_document import GIB
-from paraplan.report import assumptions
+from paraplan.operators import parameters
+from paraplan.plan.document import GIB
+from paraplan.plan.report import assumptions
+from paraplan.question.plan_config import PlanConfig
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 
 
-@step("load", run_name="load {config.name}", modules=("paraplan.configuration", "paraplan.report"))
+@step("load", run_name="load {config.name}", modules=("paraplan.question.plan_config", "paraplan.plan.report"))
 def load(config: PlanConfig) -> Result:
     """Describe the model, the cluster, the training and every assumption of a validated configuration."""
     problem = config.problem

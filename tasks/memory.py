@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from paraplan.nd import SearchSpec, filter_memory
-from paraplan.problem import Problem
+from paraplan.question.problem import Problem
+from paraplan.search import SearchSpec, filter_memory
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 from tasks.tables import pack, pack_layouts, unpack_layouts
@@ -12,7 +12,7 @@ from tasks.tables import pack, pack_layouts, unpack_layouts
 @step(
     "memory",
     run_name="filter {problem.model.name} by memory",
-    modules=("paraplan.nd", "paraplan.memory"),
+    modules=("paraplan.search", "paraplan.memory"),
 )
 def filter_by_memory(problem: Problem, search: SearchSpec, layouts: dict[str, Any]) -> Result:
     """Keep the layouts whose heaviest stage fits the budget."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from paraplan.nd import SearchSpec, ranked_step_times
-from paraplan.problem import Problem
+from paraplan.question.problem import Problem
+from paraplan.search import SearchSpec, ranked_step_times
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 from tasks.tables import pack, unpack_layouts
@@ -12,7 +12,7 @@ from tasks.tables import pack, unpack_layouts
 @step(
     "performance",
     run_name="estimate the step time of {problem.model.name}",
-    modules=("paraplan.nd", "paraplan.performance"),
+    modules=("paraplan.search", "paraplan.time"),
 )
 def estimate_time(problem: Problem, search: SearchSpec, layouts: dict[str, Any]) -> Result:
     """Estimate the step time of the fitting layouts."""

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from paraplan import performance
-from paraplan.nd import SearchSpec, layout_json, recalibrated
-from paraplan.plan_document import GIB, RankedPlan, time_parts
-from paraplan.problem import Problem
+from paraplan import time as performance
+from paraplan.plan.document import GIB, RankedPlan, time_parts
+from paraplan.question.problem import Problem
+from paraplan.search import SearchSpec, layout_json, recalibrated
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 
@@ -16,7 +16,7 @@ MIB_PER_GIB = 1024.0
 @step(
     "rank",
     run_name="rank {problem.model.name} by the simulated step",
-    modules=("paraplan.nd", "paraplan.performance", "paraplan.plan_document"),
+    modules=("paraplan.search", "paraplan.time", "paraplan.plan.document"),
 )
 def rank_plans(problem: Problem, search: SearchSpec, played: list[dict[str, Any]]) -> Result:
     """Order the plans by their simulated step, each part of it times its recalibration ratio.

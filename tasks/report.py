@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paraplan import performance
-from paraplan.configuration import PlanConfig
-from paraplan.layouts import COLUMNS
-from paraplan.nd.search_spec import NAMES
-from paraplan.plan_document import GIB, FailedLayout, RankedPlan, plan_json
-from paraplan.plots.ranking import ranking_png
-from paraplan.problem import Problem
-from paraplan.report import MOST_CANDIDATES, report_markdown
+from paraplan import time as performance
+from paraplan.plan.document import GIB, FailedLayout, RankedPlan, plan_json
+from paraplan.plan.plots.ranking import ranking_png
+from paraplan.plan.report import MOST_CANDIDATES, report_markdown
+from paraplan.question.layouts import COLUMNS
+from paraplan.question.plan_config import PlanConfig
+from paraplan.question.problem import Problem
+from paraplan.question.search_spec import NAMES
 from tasks.caching import Result, step
 from tasks.tables import unpack, unpack_layouts
 
@@ -22,7 +22,7 @@ from tasks.tables import unpack, unpack_layouts
 @step(
     "report",
     run_name="report {config.name}",
-    modules=("paraplan.report", "paraplan.plots.ranking", "paraplan.plan_document", "paraplan.performance"),
+    modules=("paraplan.plan.report", "paraplan.plan.plots.ranking", "paraplan.plan.document", "paraplan.time"),
 )
 def write_report(
     config: PlanConfig,

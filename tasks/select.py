@@ -3,9 +3,9 @@
 from typing import Any
 
 from paraplan import memory
-from paraplan.nd import SearchSpec, predicted, rank
-from paraplan.plan_document import layout_name
-from paraplan.problem import Problem
+from paraplan.plan.document import layout_name
+from paraplan.question.problem import Problem
+from paraplan.search import SearchSpec, predicted, rank
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 from tasks.tables import unpack, unpack_layouts
@@ -14,7 +14,7 @@ from tasks.tables import unpack, unpack_layouts
 @step(
     "select",
     run_name="select the top {top} of {problem.model.name}",
-    modules=("paraplan.nd", "paraplan.memory", "paraplan.performance", "paraplan.plan_document"),
+    modules=("paraplan.search", "paraplan.memory", "paraplan.time", "paraplan.plan.document"),
 )
 def select(
     problem: Problem, search: SearchSpec, layouts: dict[str, Any], step_time: dict[str, Any], top: int

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from paraplan import performance
-from paraplan.layouts import Layouts
-from paraplan.plots.timeline import timeline_svg
-from paraplan.ppb.play import given_of, play
-from paraplan.problem import Problem
+from paraplan import time as performance
+from paraplan.balance.play import given_of, play
+from paraplan.plan.plots.timeline import timeline_svg
+from paraplan.question.layouts import Layouts
+from paraplan.question.problem import Problem
 from tasks.caching import Result, step
 from tasks.logs import step_logger
 
@@ -14,7 +14,7 @@ from tasks.logs import step_logger
 @step(
     "simulate",
     run_name="simulate {name}",
-    modules=("paraplan.simulator", "paraplan.performance", "paraplan.ppb", "paraplan.plots.timeline"),
+    modules=("paraplan.simulate", "paraplan.time", "paraplan.balance", "paraplan.plan.plots.timeline"),
     ignored=("name",),
     isolated=True,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paraplan.layouts import COLUMNS, Layouts
+from paraplan.question.layouts import COLUMNS, Layouts
 
 WHOLE = (np.int8, np.int16, np.int32, np.int64)
 

@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from paraplan.layouts import SCHEDULES, IntArray, Layouts
-
-Array = npt.NDArray[np.float64]
+from paraplan.foundation.arrays import Array, IntArray
+from paraplan.question.layouts import SCHEDULES, Layouts
 
 
 @dataclass(frozen=True, slots=True)

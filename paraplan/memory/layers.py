@@ -8,17 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from paraplan.combinations import Combinations, combine
-from paraplan.layer_kinds import KINDS
-from paraplan.layouts import RECOMPUTE, Layouts
-from paraplan.models import parameters
-from paraplan.models.spec import LayerKind
-from paraplan.problem import Problem
-from paraplan.training import below_16_bits
-
-Array = npt.NDArray[np.float64]
+from paraplan.foundation.arrays import Array, Combinations, combine
+from paraplan.operators import parameters
+from paraplan.operators.layer_kinds import KINDS
+from paraplan.question.layouts import RECOMPUTE, Layouts
+from paraplan.question.models.spec import LayerKind
+from paraplan.question.problem import Problem
+from paraplan.question.training import below_16_bits
 
 HALF = 2.0
 """Bytes of an activation element."""
@@ -44,7 +41,7 @@ class Activations:
     """Bytes of one micro-batch in one layer of a kind, arrays of shape (U,)."""
 
     kept: tuple[Array, ...]
-    """Kept until its backward, under each of :data:`paraplan.layouts.RECOMPUTE`."""
+    """Kept until its backward, under each of :data:`paraplan.question.layouts.RECOMPUTE`."""
     transient: tuple[Array, ...]
     """Held while the layer's own backward runs: what recomputation brings back, and gradients on their way."""
 

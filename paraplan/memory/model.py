@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paraplan.combinations import combine
-from paraplan.layer_kinds import KINDS, StageLayers, front_dense, on_stage
-from paraplan.layouts import RECOMPUTE, IntArray, Layouts
+from paraplan.foundation.arrays import Array, IntArray, combine
 from paraplan.memory.in_flight import InFlightChunks, chunks_in_flight
-from paraplan.memory.layers import Array, layer_activations, layer_states
-from paraplan.models.spec import ModelSpec
-from paraplan.problem import Problem
+from paraplan.memory.layers import layer_activations, layer_states
+from paraplan.operators.layer_kinds import KINDS, StageLayers, front_dense, on_stage
+from paraplan.question.layouts import RECOMPUTE, Layouts
+from paraplan.question.models.spec import ModelSpec
+from paraplan.question.problem import Problem
 
 COMPONENTS = ("parameters", "gradients", "optimizer", "activations", "transient", "loss", "buffers", "overhead")
 
@@ -41,11 +41,11 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """What the balancer takes: bytes of one layer of each of :data:`paraplan.layer_kinds.KINDS` on one rank."""
+    """What the balancer takes: bytes of one layer of each kind (``operators.layer_kinds.KINDS``) on one rank."""
 
     static_NK: Array
     activation_NKR: Array
-    """Bytes that one micro-batch keeps under each of :data:`paraplan.layouts.RECOMPUTE`."""
+    """Bytes that one micro-batch keeps under each of :data:`paraplan.question.layouts.RECOMPUTE`."""
     transient_NKR: Array
     stage_constant_N: Array
     """Bytes on every stage whatever it holds: overhead and buffers."""

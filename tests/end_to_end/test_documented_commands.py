@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paraplan.cli import COMMANDS, main
-from paraplan.configuration import CLUSTER_KEYS, SEARCH_KEYS, SECTIONS, TRAINING_KEYS
-from paraplan.ppb.balance_spec import BalanceSpec
-from paraplan.training import TrainingSpec
+from paraplan.question.balance_spec import BalanceSpec
+from paraplan.question.plan_config import CLUSTER_KEYS, SEARCH_KEYS, SECTIONS, TRAINING_KEYS
+from paraplan.question.training import TrainingSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / "configs/plans/llama3-8b-8xh100.yaml")

@@ -5,7 +5,7 @@ import pytest
 
 from flows.output import FILES as PLAN_FILES
 from flows.output import require_writable, write_files
-from paraplan.errors import InputError
+from paraplan.foundation.errors import InputError
 
 FILES = {"1-tp8-pp1-dp1-mbs1/timeline.svg": "<svg/>", "report.md": "# r\n", "plan.json": "{}\n"}
 IMAGES = {"ranking.png": base64.b64encode(b"\x89PNG").decode()}

@@ -11,7 +11,7 @@ import pytest
 from flows import server
 from flows.environment import PROJECT, defaults
 from flows.server import healthy
-from paraplan.errors import InputError
+from paraplan.foundation.errors import InputError
 
 pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("prefect")]
 

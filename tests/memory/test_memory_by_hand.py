@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paraplan import memory
-from paraplan.clusters import load_device, make_cluster
-from paraplan.clusters.spec import Efficiency
-from paraplan.frameworks import load_framework
-from paraplan.layouts import RECOMPUTE, Layouts
-from paraplan.models import load_model
-from paraplan.models.parameters import embedding, head, layer, total
-from paraplan.models.spec import Experts, LayerGroup, ModelSpec
-from paraplan.nd import SearchSpec, enumerate_space
-from paraplan.problem import Problem
-from paraplan.training import TrainingSpec
+from paraplan.operators.parameters import embedding, head, layer, total
+from paraplan.question.clusters import load_device, make_cluster
+from paraplan.question.clusters.spec import Efficiency
+from paraplan.question.frameworks import load_framework
+from paraplan.question.layouts import RECOMPUTE, Layouts
+from paraplan.question.models import load_model
+from paraplan.question.models.spec import Experts, LayerGroup, ModelSpec
+from paraplan.question.problem import Problem
+from paraplan.question.training import TrainingSpec
+from paraplan.search import SearchSpec, enumerate_space
 
 FULL = RECOMPUTE.index("full")
 SMALL = ModelSpec("small", "llama", 64, 4, 2, 16, 128, 1000, (LayerGroup("dense", 8),))

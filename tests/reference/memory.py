@@ -2,9 +2,9 @@
 
 import math
 
-from paraplan.layouts import RECOMPUTE, SCHEDULES
-from paraplan.models import parameters
-from paraplan.problem import Problem
+from paraplan.operators import parameters
+from paraplan.question.layouts import RECOMPUTE, SCHEDULES
+from paraplan.question.problem import Problem
 
 DROPPED = {
     "core_attention": {"scores": 1.0},

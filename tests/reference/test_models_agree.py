@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paraplan import memory, performance
-from paraplan.clusters import load_device, make_cluster
-from paraplan.frameworks import load_framework
-from paraplan.layouts import SCHEDULES
-from paraplan.models.catalogue import load_model, model_names
-from paraplan.nd import SearchSpec
-from paraplan.nd.space import blocks_of, concatenate
-from paraplan.problem import Problem
-from paraplan.training import TrainingSpec
+from paraplan import memory
+from paraplan import time as performance
+from paraplan.question.clusters import load_device, make_cluster
+from paraplan.question.frameworks import load_framework
+from paraplan.question.layouts import SCHEDULES
+from paraplan.question.models.catalogue import load_model, model_names
+from paraplan.question.problem import Problem
+from paraplan.question.training import TrainingSpec
+from paraplan.search import SearchSpec
+from paraplan.search.space import blocks_of, concatenate
 from tests.reference.memory import peak
 from tests.reference.time import step
 

@@ -2,10 +2,10 @@
 
 import math
 
-from paraplan.clusters.spec import ClusterSpec
-from paraplan.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES
-from paraplan.models import parameters
-from paraplan.problem import Problem
+from paraplan.operators import parameters
+from paraplan.question.clusters.spec import ClusterSpec
+from paraplan.question.layouts import CONTEXT_KINDS, RECOMPUTE, SCHEDULES
+from paraplan.question.problem import Problem
 from tests.reference.memory import kept_and_transient, stage_layers
 
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))

@@ -2,21 +2,21 @@ from dataclasses import dataclass
 
 import pytest
 
-from paraplan.errors import InputError, NoAnswerError
+from paraplan.foundation.errors import InputError, NoAnswerError
 from tasks.caching import CheckedJson, ContentAndCode, Result, refused, step
 
 
-@step("test", run_name="test", modules=("paraplan.errors",))
+@step("test", run_name="test", modules=("paraplan.foundation.errors",))
 def no_layout_fits() -> Result:
     raise NoAnswerError("no layout fits")
 
 
-@step("test", run_name="test", modules=("paraplan.errors",))
+@step("test", run_name="test", modules=("paraplan.foundation.errors",))
 def wrong_input() -> Result:
     raise InputError("x.yaml: tp: found 0")
 
 
-@step("test", run_name="test", modules=("paraplan.errors",), isolated=True)
+@step("test", run_name="test", modules=("paraplan.foundation.errors",), isolated=True)
 def crash() -> Result:
     raise RuntimeError("solver crashed")
 
@@ -55,7 +55,7 @@ def key(policy: ContentAndCode, **inputs: object) -> str:
 
 
 def test_key_changes_with_content_and_not_with_labels() -> None:
-    policy = ContentAndCode(step="balance", modules=("paraplan.errors",), ignored=frozenset({"name"}))
+    policy = ContentAndCode(step="balance", modules=("paraplan.foundation.errors",), ignored=frozenset({"name"}))
     first = key(policy, problem=Question(8), name="x")
     assert first.startswith("balance/")
     assert key(policy, problem=Question(8), name="y") == first
@@ -63,8 +63,8 @@ def test_key_changes_with_content_and_not_with_labels() -> None:
 
 
 def test_key_changes_with_the_modules_that_compute_the_step() -> None:
-    narrow = ContentAndCode(step="s", modules=("paraplan.errors",))
-    wide = ContentAndCode(step="s", modules=("paraplan.errors", "paraplan.documents"))
+    narrow = ContentAndCode(step="s", modules=("paraplan.foundation.errors",))
+    wide = ContentAndCode(step="s", modules=("paraplan.foundation.errors", "paraplan.foundation.documents"))
     assert key(narrow, problem=1) != key(wide, problem=1)
 
 

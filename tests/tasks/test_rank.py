@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from paraplan.clusters import load_device, make_cluster
-from paraplan.frameworks import load_framework
-from paraplan.layouts import Layouts
-from paraplan.models import load_model
-from paraplan.nd import SearchSpec, enumerate_space, ranked_step_times
-from paraplan.ppb import BalanceSpec
-from paraplan.problem import Problem
-from paraplan.training import TrainingSpec
+from paraplan.balance import BalanceSpec
+from paraplan.question.clusters import load_device, make_cluster
+from paraplan.question.frameworks import load_framework
+from paraplan.question.layouts import Layouts
+from paraplan.question.models import load_model
+from paraplan.question.problem import Problem
+from paraplan.question.training import TrainingSpec
+from paraplan.search import SearchSpec, enumerate_space, ranked_step_times
 from tasks.balance import balance_pipeline
 from tasks.rank import rank_plans
 from tasks.report import candidates_csv

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paraplan.layouts import COLUMNS, Layouts
+from paraplan.question.layouts import COLUMNS, Layouts
 from tasks.tables import pack, pack_layouts, unpack, unpack_layouts
 
 

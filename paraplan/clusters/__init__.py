@@ -1,6 +1,0 @@
-"""What it is trained on: device catalogue, links, where groups lie."""
-
-from paraplan.clusters.catalogue import device_names, load_device, make_cluster
-from paraplan.clusters.spec import ClusterSpec, DeviceSpec, Efficiency, LinkLevel
-
-__all__ = ["ClusterSpec", "DeviceSpec", "Efficiency", "LinkLevel", "device_names", "load_device", "make_cluster"]

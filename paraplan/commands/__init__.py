@@ -1,1 +1,0 @@
-"""The commands of ``paraplan``, one module each; imported only when they run."""

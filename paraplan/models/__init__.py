@@ -1,6 +1,0 @@
-"""What is trained: shapes, parameter counts, readers of published configs."""
-
-from paraplan.models.catalogue import load_model, model_names
-from paraplan.models.spec import Experts, LatentAttention, LayerGroup, ModelSpec
-
-__all__ = ["Experts", "LatentAttention", "LayerGroup", "ModelSpec", "load_model", "model_names"]

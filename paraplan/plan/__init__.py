@@ -1,0 +1,1 @@
+"""The finished plan: its document, its report, its figures."""
