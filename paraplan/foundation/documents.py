@@ -115,6 +115,35 @@ def parse(text: str, where: str) -> Any:
         raise InputError(f"{where}: YAML syntax: {error or 'nested too deeply'}") from None
 
 
+def line_of(text: str, field: str) -> int | None:
+    """The line on which a YAML document sets a field, from 1.
+
+    Args:
+        text: The document.
+        field: Keys joined by dots; where the document has only the first of them, their line is meant.
+
+    Returns:
+        None where not even the first key is there, or the text is no YAML.
+    """
+    try:
+        node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError):
+        return None
+    line = None
+    for key in field.split("."):
+        if isinstance(node, yaml.MappingNode):
+            pair = next((pair for pair in node.value if getattr(pair[0], "value", None) == key), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
+            node = node.value[int(key)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
 def read_document(path: Path) -> Any:
     """The value in a YAML or JSON file."""
     return parse(read_text(path), str(path))

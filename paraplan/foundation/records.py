@@ -43,14 +43,14 @@ _NEEDED = {
 """What pydantic's kinds of error ask for, in the words of the other errors."""
 
 
-def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str = "") -> Record:
+def build(kind: type[Record], values: Mapping[str, Any], where: str = "", prefix: str = "") -> Record:
     """A dataclass of type ``kind`` from ``values``.
 
     Args:
         kind: The dataclass; nested dataclasses are built from nested mappings.
         values: Field name to value; unknown names are refused with a suggestion.
         where: File, for messages.
-        prefix: Where in the file, e.g. ``training.``.
+        prefix: Sections of the file around these values, each with its dot: ``training.``.
 
     Raises:
         InputError: unknown key, missing field, wrong type, out of the field's range.
@@ -59,32 +59,39 @@ def build(kind: type[Record], values: Mapping[str, Any], where: str, prefix: str
     try:
         return cast(Record, _adapter(cast(Any, kind)).validate_python(dict(values)))
     except ValidationError as error:
-        raise InputError(f"{where}: {one_line(error, prefix)}") from None
+        raise first_problem(error, where, prefix) from None
 
 
-def refuse_unknown(values: Mapping[str, Any], known: Collection[str], where: str, prefix: str = "") -> None:
+def refuse_unknown(values: Mapping[str, Any], known: Collection[str], where: str = "", prefix: str = "") -> None:
     """Raise :class:`InputError` for the first key that is not ``known``, with the nearest that is."""
     for key in values:
         if key not in known:
-            close = difflib.get_close_matches(str(key), list(known), 1, 0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(sorted(known))}"
-            raise InputError(f"{where}: {prefix}{key}: unknown key{hint}")
+            near = did_you_mean(str(key), known)
+            hint = near or f"allowed: {', '.join(sorted(known))}"
+            raise InputError("unknown key", place=where, field=f"{prefix}{key}", hint=hint)
 
 
-def one_line(error: ValidationError, prefix: str = "") -> str:
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """A hint at the nearest of the ``known`` words; empty where none is near."""
+    close = difflib.get_close_matches(word, list(known), 1, 0.5)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def first_problem(error: ValidationError, where: str = "", prefix: str = "") -> InputError:
     """The first problem of a validation: field, value found, what is allowed."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    field = f"{prefix}{name}" if name else prefix.removesuffix(".")
     if first["type"] == "missing":
-        return f"{prefix}{name}: missing, a value is needed"
+        return InputError.missing("a value is needed", place=where, field=field)
     if first["type"] == "unexpected_keyword_argument":
-        return f"{prefix}{name}: unknown key"
+        return InputError("unknown key", place=where, field=field)
     needed = _NEEDED.get(first["type"])
     if needed is None:
-        message = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
+        needed = first["msg"][0].lower() + first["msg"][1:].replace("a valid tuple", "a list")
     else:
-        message = needed.format(**first.get("ctx", {}))
-    return f"{prefix}{name}: {shown(first['input'])} found, {message}"
+        needed = needed.format(**first.get("ctx", {}))
+    return InputError(place=where, field=field, found=shown(first["input"]), needed=needed)
 
 
 def shown(value: object) -> str:
